@@ -86,7 +86,7 @@ def shared_dir() -> Path:
 def counted_twice() -> Iterator[None]:
     """Every plan that is compiled in this process is counted again from its programs (``tests/counted_twice.py``)."""
     from passes.differentiate import DifferentiatePass
-    from passes.localize import LocalizePass
+    from passes.programs.localize import LocalizePass
     from tests.counted_twice import differentiated_and_counted, localized_and_counted
 
     localize, LocalizePass.run = LocalizePass.run, localized_and_counted  # type: ignore[method-assign]

@@ -18,16 +18,16 @@ from ir.core.module import Module, Plan
 from ir.core.ops import Op
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
-from passes.cost import CostPass
+from passes.costs.learning import is_float, learning, recomputes, saved_values
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
-from passes.localize import LocalizePass
-from passes.model.folding import expand
-from passes.model.graph import origins, reads, stage_members
-from passes.model.learning import is_float, learning, recomputes, saved_values
-from passes.model.spmd import count
-from passes.model.spmd.reshard_ops import without_reshards
-from tests.passes.model.spmd.worked import worked
+from passes.graph.folding import expand
+from passes.graph.graph import origins, reads, stage_members
+from passes.meshes import count
+from passes.meshes.reshard_ops import without_reshards
+from passes.prepare.cost import CostPass
+from passes.programs.localize import LocalizePass
+from tests.passes.meshes.worked import worked
 
 NEAR = 1e-6
 ROUNDING = 0.02

@@ -33,13 +33,13 @@ from ir.core.module import Declared, External, Module, Random, Resource, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import type_bytes
 from ir.ops.opdefs import module_opsets
-from passes.canonicalize.bind import bind_types
-from passes.lower import LowerPass
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.meshes.reshard_ops import without_reshards
+from passes.prepare.canonicalize.bind import bind_types
+from passes.programs.lower import LowerPass
 from tests import golden
 from tests.golden import Case
-from tests.passes.model.spmd.interpreter import run_lowered
-from tests.passes.model.spmd.planning import inputs_of, through
+from tests.passes.meshes.interpreter import run_lowered
+from tests.passes.meshes.planning import inputs_of, through
 from tests.passes.running import run
 
 Arrays = Mapping[str, NDArray[Any]]

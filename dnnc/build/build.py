@@ -56,7 +56,7 @@ from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import rows
 from ir.ops.opdefs import CORE, SEGMENT, is_collective
 from ir.ops.rows import Flow
-from passes.model.spmd import LocalProgram, local_programs
+from passes.meshes import LocalProgram, local_programs
 
 if TYPE_CHECKING:
     from ir.text.parser import ParseResult
@@ -247,7 +247,7 @@ class Build:
     def program(self) -> Module:
         """The module of ``plan.ir``, expanded. Raises InvalidInput."""
         from ir import parse_module
-        from passes.model.folding import expand
+        from passes.graph.folding import expand
 
         return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
 
@@ -328,8 +328,8 @@ def _with_programs(files: Snapshot) -> Module:
     from dnnc.build.segments import cut_stages, with_segments
     from dnnc.onnx import DIALECTS
     from passes.framework.base import PassContext
-    from passes.localize import LocalizePass
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
+    from passes.programs.localize import LocalizePass
 
     module = LocalizePass().run(expand(read_program(files)), PassContext(dialects=DIALECTS))
     return with_segments(module, cut_stages(module))

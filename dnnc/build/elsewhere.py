@@ -15,7 +15,7 @@ from dnnc.build.snapshot import Snapshot
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.module import Plan
 from ir.core.topology import Topology
-from passes.model.graph import listing
+from passes.graph.graph import listing
 
 
 def require_here(files: Snapshot, *, hosts: int | None = 1, trains: bool = False, emulate: bool = False) -> None:

@@ -30,9 +30,9 @@ from ir.core.ops import Op
 from ir.core.types import REDUCTIONS, TensorType, Type
 from ir.ops.boxes import members_along
 from ir.ops.opdefs import COLLECTIVES, SEGMENT, is_collective
-from passes.model.graph import reads
-from passes.model.spmd import LocalProgram
-from passes.model.spmd import Part as LocalPart
+from passes.graph.graph import reads
+from passes.meshes import LocalProgram
+from passes.meshes import Part as LocalPart
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]

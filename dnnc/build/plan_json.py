@@ -68,14 +68,14 @@ from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.text.witness import KEY as WITNESS
 from ir.text.witness import Witness, read_witness
-from passes.model.graph import cuts_of
-from passes.model.spmd.notation import sync_text
-from passes.model.spmd.reshard_ops import plain
-from passes.model.spmd.undecided import copied, undifferentiated
-from passes.model.timeline.workload import workload
+from passes.graph.graph import cuts_of
+from passes.meshes.notation import sync_text
+from passes.meshes.reshard_ops import plain
+from passes.meshes.undecided import copied, undifferentiated
+from passes.timeline.workload import workload
 
 if TYPE_CHECKING:
-    from passes.model.spmd.plan.parts import StagePart
+    from passes.plan.parts import StagePart
 
 SCHEMA = "dnnc.plan/2"
 
@@ -93,7 +93,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
     if "shard.uneven" in attributes:
-        from passes.model.spmd.plan.parts import stage_parts
+        from passes.plan.parts import stage_parts
 
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
         if "shard.memory" in attributes:
@@ -169,7 +169,7 @@ def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
 
 def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[str, str]) -> dict[str, Any]:
     """What a stage on a mesh has besides."""
-    from passes.model.spmd.layouts import is_kept
+    from passes.meshes.layouts import is_kept
 
     axes = [axis.name for axis in part.mesh.axes]
     training = plan.minimises.trains

@@ -40,14 +40,14 @@ from ir.core.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
-from passes.model.graph import is_sharded
-from passes.model.spmd.decided import odd_reshard
-from passes.model.spmd.notation import read_placements, read_sync
-from passes.model.spmd.undecided import undifferentiated
-from passes.replay.assign import AssignPass
+from passes.graph.graph import is_sharded
+from passes.meshes.decided import odd_reshard
+from passes.meshes.notation import read_placements, read_sync
+from passes.meshes.undecided import undifferentiated
+from passes.partition.replay.assign import AssignPass
 
 if TYPE_CHECKING:
-    from passes.replay.meshes import ReplayPass
+    from passes.partition.replay.meshes import ReplayPass
 
 MOST_MEMBERS = 1 << 16
 """Of a mesh along one axis."""
@@ -72,7 +72,7 @@ def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:
     outputs lead to: an edit of one must not be lost."""
     from dnnc.onnx import DIALECTS
     from ir import load_module, print_symbol, read_text
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     unexpanded = load_module(read_text(path), str(path), dialects=DIALECTS)
     module = expand(unexpanded.without(Stage, Program))  # stages follow from what is stated
@@ -135,7 +135,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             flush=reader.flag({"flush": True, **root}, "flush", ""),
             source=where,
         )
-    from passes.replay.meshes import ReplayPass
+    from passes.partition.replay.meshes import ReplayPass
 
     if comm != "sum":
         reader.fail(ShardedPlanNeedsSum(_shown(comm)), "comm")

@@ -21,10 +21,10 @@ from ir.core.ops import UNKNOWN_LOCATION, Op, Value
 from ir.core.types import Type
 from ir.ops.opdefs import SEGMENT, is_collective
 from ir.ops.operators import RANDOM, has
-from passes.model.graph import reads
-from passes.model.spmd import LocalProgram, local_programs
-from passes.model.spmd import Part as LocalPart
-from passes.model.symbols import insert_symbols
+from passes.graph.graph import reads
+from passes.graph.symbols import insert_symbols
+from passes.meshes import LocalProgram, local_programs
+from passes.meshes import Part as LocalPart
 
 
 @dataclass(frozen=True, slots=True)

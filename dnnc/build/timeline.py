@@ -14,10 +14,10 @@ from ir.core.module import Module, Plan, Stage
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, lane_of
-from passes.model.graph import cuts_of
-from passes.model.op_time import op_seconds
-from passes.model.timeline.simulate import Event, simulate
-from passes.model.timeline.workload import learned_channels
+from passes.costs.op_time import op_seconds
+from passes.graph.graph import cuts_of
+from passes.timeline.simulate import Event, simulate
+from passes.timeline.workload import learned_channels
 
 COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
@@ -81,7 +81,7 @@ def _collectives(module: Module) -> dict[int, list[tuple[str, float]]]:
     """Title and seconds of each collective of each stage on a mesh."""
     by_stage: dict[int, list[tuple[str, float]]] = {}
     if any(stage.mesh for stage in module.of_type(Stage)):
-        from passes.model.spmd.count import count
+        from passes.meshes.costs.count import count
 
         for one in count(module):
             by_stage.setdefault(one.stage, []).append((f"{one.kind} {bare(one.value)}", one.seconds))

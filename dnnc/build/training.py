@@ -24,9 +24,9 @@ from ir.ops.boxes import box as box_of
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import Dialects
 from ir.ops.rows import delay
-from passes.model.spmd import local_programs
-from passes.model.spmd.cross_mesh import Party, messages, party
-from passes.model.spmd.program import LocalProgram
+from passes.meshes import local_programs
+from passes.meshes.costs.cross_mesh import Party, messages, party
+from passes.meshes.program import LocalProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Step:
     def of(cls, module: Module, dialects: Dialects, where: str = "") -> Step:
         """The step of a module whose stages are lowered and scheduled. Raises InvalidInput where they are not."""
         from passes.framework.base import PassContext
-        from passes.localize import LocalizePass
+        from passes.programs.localize import LocalizePass
 
         stages = tuple(module.of_type(Stage))
         if module.first(Schedule) is None or all(phase_of(op.facets) == FORWARD for stage in stages for op in stage.ops):
@@ -176,7 +176,7 @@ class Step:
         return self.takers(channel.source, microbatch), self.takers(channel.target, microbatch)
 
     def _sources(self, channel: Channel, microbatch: int) -> Mapping[int, int]:
-        """Sender by receiver (``passes.model.spmd.cross_mesh``)."""
+        """Sender by receiver (``passes.meshes.costs.cross_mesh``)."""
         makers, readers = self.ends(channel, microbatch)
         if channel.update or not (channel.source.mesh or channel.target.mesh):
             return {reader: makers[place % len(makers)] for place, reader in enumerate(readers)}

@@ -11,7 +11,7 @@ from ir.core.module import Module, Resource, Splat
 from ir.core.ops import Op, all_ops, all_reads
 from ir.core.types import TensorType, Type
 from ir.ops.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.meshes.reshard_ops import without_reshards
 
 _NARROW = frozenset(TOLERANCES) - {"float32", "float64", "complex64", "complex128"}
 

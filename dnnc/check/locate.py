@@ -105,7 +105,7 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
     """By name the tensors of the stage program that have a name in the unsplit model; names are without ``%``."""
     from ir.ops.boxes import placements_of
-    from passes.model.graph import origins
+    from passes.graph.graph import origins
 
     names = origins(module.entry)
     entry = {value.name for op in module.entry.ops for value in op.results}

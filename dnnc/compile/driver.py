@@ -54,9 +54,9 @@ from passes.framework.registry import PLANNERS
 if TYPE_CHECKING:
     from dnnc.compile.given import GivenInputs
     from dnnc.onnx.model import ImportedModel
-    from passes.model.profiled import Profile
-    from passes.model.spmd.plan.layers import Layer
-    from passes.shard import Alternative
+    from passes.costs.profiled import Profile
+    from passes.partition.alternatives import Alternative
+    from passes.plan.layers import Layer
 
 __all__ = [
     "CompileOptions",
@@ -155,7 +155,7 @@ class PlannedModel:
         """Makes the programs and writes the build directory ``out``; with ``plan_only``, the plan alone. Raises DnncError,
         PassCrash and InvariantError; nothing is written then."""
         from passes.framework.pipeline import pipeline_text
-        from passes.model.folding import expand
+        from passes.graph.folding import expand
 
         module = expand(self._search.passes(self.pipeline, self.module, self.context, self.done, len(self.pipeline)))
         with self._clock.step("write", without="load-test"):
@@ -259,7 +259,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.machines import machines_of
     from dnnc.onnx.model import require_bound
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     # Faults of options come before a long read.
     pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
@@ -303,7 +303,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     """The model after the passes that plan it. The certificate of its plan says how it was found."""
     from dnnc.compile.witness import with_witness
     from passes.framework.pipeline import pipeline_text
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     options, topology, sink = loaded.options, loaded.topology, context.sink
 
@@ -469,8 +469,8 @@ def _provider_of(module: Module, stage: int, member: int) -> Provider:
 
 
 def _explained(module: Module) -> Explanation:
-    from passes.model.spmd.plan.layers import layers, typical_block
-    from passes.shard import alternatives
+    from passes.partition.alternatives import alternatives
+    from passes.plan.layers import layers, typical_block
 
     all_layers = layers(module)
     return Explanation(all_layers, typical_block(all_layers), alternatives(module))

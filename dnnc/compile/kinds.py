@@ -34,10 +34,10 @@ from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
 from passes.framework.registry import PLANNERS
-from passes.model.work import clock_left, is_over, within
+from passes.solvers.work import clock_left, is_over, within
 
 if TYPE_CHECKING:
-    from passes.shard import ShardPass
+    from passes.partition.shard_pass import ShardPass
 
 _KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
 MIXED = "stages with a mesh among them"
@@ -111,7 +111,7 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     """The sets of devices on which stages on meshes are searched; empty if the pipelines search all sets."""
-    from passes.model.spmd.mesh import IN_FEW_SHAPES, few
+    from passes.meshes.mesh import IN_FEW_SHAPES, few
 
     shards = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh]
     if not any(shard.stages != 1 for shard in shards):
@@ -120,7 +120,7 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
             return f"of all devices, or all of some types on some hosts{shapes} (no others are searched)"
         free = any(not shard.shares for shard in shards)
         return f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if free and few(topology) else ""
-    from passes.shard.stages.submeshes import FEW, block_places
+    from passes.partition.chain.submeshes import FEW, block_places
 
     sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})
     unequal = len({(device.type, topology.memory(device)) for device in topology.devices}) > 1
@@ -179,7 +179,7 @@ class PortfolioSearch:
 
     ``manager``: further keywords of ``PassManager``; ``on_pass`` gets the name and the seconds of each pass. ``time_limit``:
     seconds by the clock for all searches together, of which each gets an equal part of what is left; None: each ends by its
-    counted work (``passes.model.work``). ``bounds``: of each form of plans (``ir.text.witness``), once it was searched;
+    counted work (``passes.solvers.work``). ``bounds``: of each form of plans (``ir.text.witness``), once it was searched;
     ``memory_price``: in seconds per byte, where one mesh was."""
 
     def __init__(

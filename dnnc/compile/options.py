@@ -255,7 +255,7 @@ def with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
     names = [step.name for step in pipeline]
     if "lower" not in names or "localize" in names:
         return pipeline
-    from passes.localize import LocalizePass
+    from passes.programs.localize import LocalizePass
 
     return (*pipeline, LocalizePass())
 
@@ -315,7 +315,7 @@ def _kind_of(schedule: str, where: str) -> str:
     """The order of a training step whose rows are stated."""
     from ir import parse_module
     from ir.core.module import Schedule
-    from passes.model.timeline.families import FAMILIES
+    from passes.timeline.families import FAMILIES
 
     found = parse_module(f"module @stated {{\n{schedule}\n}}", where).first(Schedule)
     return found.kind if found is not None and found.kind in FAMILIES else ""

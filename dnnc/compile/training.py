@@ -55,7 +55,7 @@ class TrainingOptions:
     @property
     def flush(self) -> bool:
         """Whether the pipeline is empty behind each step."""
-        from passes.model.timeline.families import ASYNCHRONOUS
+        from passes.timeline.families import ASYNCHRONOUS
 
         return self.schedule not in ASYNCHRONOUS
 
@@ -78,7 +78,7 @@ FEWEST = 2
 def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:
     """The pipeline with these options in its passes. Without a loss, which a plan alone may lack, nothing is differentiated.
     Raises UsageError for an unknown schedule and for an option whose pass the pipeline lacks."""
-    from passes.model.timeline.families import FAMILIES
+    from passes.timeline.families import FAMILIES
 
     if options.schedule not in ("", *FAMILIES):
         raise UsageError(UnknownSchedule(options.schedule, tuple(FAMILIES)), where="--schedule")

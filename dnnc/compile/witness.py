@@ -11,12 +11,12 @@ import numpy as np
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.text.witness import KEY, MESHES, Witness, witness_text
-from passes.model.learning import learning_seconds
-from passes.model.op_time import body_seconds
-from passes.model.spmd.reshard_ops import plain
-from passes.model.spmd.undecided import undifferentiated
-from passes.model.stages.bounds import prices
-from passes.model.stages.problem import Kind, Problem, precedence
+from passes.costs.learning import learning_seconds
+from passes.costs.op_time import body_seconds
+from passes.meshes.reshard_ops import plain
+from passes.meshes.undecided import undifferentiated
+from passes.stages.bounds import prices
+from passes.stages.problem import Kind, Problem, precedence
 
 
 def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping[str, float], memory: float) -> Plan:

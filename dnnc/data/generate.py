@@ -23,7 +23,7 @@ from ir.core.ops import Op, all_ops
 from ir.core.types import DType, TensorType, Type
 from ir.ops.operators import SELECTS, has
 from ir.system.host import local_memory
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.meshes.reshard_ops import without_reshards
 
 SYMBOL_SIZE = 2
 """Size given to a dimension that the plan left symbolic."""

@@ -17,7 +17,7 @@ from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type
 from ir.ops.operators import SHAPE_ONLY, has
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.meshes.reshard_ops import without_reshards
 
 _FROM_THE_END = frozenset({"onnx.Gather", "onnx.GatherElements", "onnx.Scatter", "onnx.ScatterElements"})
 """Ops whose negative indices count from the end."""

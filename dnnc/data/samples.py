@@ -49,8 +49,8 @@ from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module
 from ir.ops.grads import MASK
-from passes.model.graph import reads
-from passes.model.learning import IGNORED, StepLoss
+from passes.costs.learning import IGNORED, StepLoss
+from passes.graph.graph import reads
 
 POOL = 16
 """Number of random microbatches, which repeat."""

@@ -20,7 +20,7 @@ from dnnc.onnx.providers import CPU, CUDA
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.text.units import bytes_text
-from passes.model.op_time import EPILOGUE
+from passes.costs.op_time import EPILOGUE
 
 _CORE = "preset:cpu-1"
 _PCIE = (12e9, 10e-6)

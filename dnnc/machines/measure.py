@@ -61,8 +61,8 @@ from ir.core.diagnostics import UsageError
 from ir.core.topology import DeviceType, Link, Topology
 from ir.system.scratch import scratch_folder
 from ir.text.units import percent_text, rate_text
-from passes.model.network import network
-from passes.model.products import BITS
+from passes.costs.network import network
+from passes.costs.products import BITS
 
 _SECONDS, _TRAINING_SECONDS = 10, 20
 """Approximate duration of a measurement, and what training adds to it."""

@@ -1,6 +1,6 @@
 """``dnnc profile``: measures the seconds of a model's segments on this machine, and keeps them in a file.
 
-Each distinct segment (``passes.model.profiled``) runs alone as a small ONNX model, with the options of ``dnnc run``, on all CPU
+Each distinct segment (``passes.costs.profiled``) runs alone as a small ONNX model, with the options of ``dnnc run``, on all CPU
 devices of a type at once, each on its own cores, as in a pipeline. Its seconds are the median of what onnxruntime's profiler
 reports for its kernels. Before each run of a segment with large weights the caches are filled with other data, because in a
 whole model these come from memory; not of others, whose inputs were just computed, and whose code would be cold too. The
@@ -44,9 +44,9 @@ from ir.system.files import read_input_text
 from ir.system.host import available_memory, device_cores
 from ir.system.scratch import scratch_folder
 from ir.text.json_text import parse_json
+from passes.costs.op_time import body_seconds, passes_seconds
+from passes.costs.profiled import Profile, inputs_of, key_of, passes_of, segments_of, types_of
 from passes.differentiate import Alone
-from passes.model.op_time import body_seconds, passes_seconds
-from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segments_of, types_of
 
 SCHEMA = "dnnc.profile/1"
 ROUNDS, WARM = 11, 2

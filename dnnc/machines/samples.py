@@ -17,10 +17,10 @@ from dnnc.onnx import DIALECTS
 from ir.core.facets import Cost
 from ir.core.module import Func, Module
 from ir.core.ops import Op
-from passes.canonicalize import CanonicalizePass
-from passes.cost import CostPass
+from passes.costs.op_time import epilogues
 from passes.framework.base import PassContext
-from passes.model.op_time import epilogues
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.cost import CostPass
 from passes.training import TrainingPass
 
 ZOO = ("zoo:resnet50", "zoo:bert-base,layers=1", "zoo:gpt2,layers=1")

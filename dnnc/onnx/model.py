@@ -44,7 +44,7 @@ def bind_module(module: Module, dims: Mapping[str, int | str], arrays: Arrays | 
     """A module of IR with its symbolic dimensions bound. Raises as ``load_model``."""
     if not dims and arrays is None:
         return module
-    from passes.canonicalize.bind import bind_types
+    from passes.prepare.canonicalize.bind import bind_types
 
     types = {arg.name[1:]: arg.type for arg in module.entry.args}
     return bind_types(module, bindings_of(dims, arrays, types, free_symbols(module.entry)))

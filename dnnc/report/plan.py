@@ -12,8 +12,8 @@ from dnnc.report.tables import Table, columns
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
-from passes.model.sizes import NOT_SHOWN, SIZES
-from passes.model.stages.load import stage_seconds, step_period
+from passes.graph.sizes import NOT_SHOWN, SIZES
+from passes.stages.load import stage_seconds, step_period
 
 EVEN = 1e-6
 """Relative distance at which seconds count as equal."""

@@ -1,8 +1,8 @@
 """Shows a sharded plan: stages with their meshes, collectives of each layer, one block op by op, and other plans.
 
-``passes.model.spmd.plan.layers`` and ``passes.shard.explain`` compute the data; here it becomes tables, and JSON with exact
-numbers. Layouts are written as in the IR, one placement per mesh axis: ``S(1)`` is a shard of dimension 1, ``R`` the whole
-value, ``P(sum)`` a term of a sum.
+``passes.plan.layers`` and ``passes.partition.alternatives`` compute the data; here it becomes tables, and JSON with
+exact numbers. Layouts are written as in the IR, one placement per mesh axis: ``S(1)`` is a shard of dimension 1, ``R`` the
+whole value, ``P(sum)`` a term of a sum.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.types import Placement, Replicate
 from ir.ops.opdefs import COLLECTIVES
 from ir.text.units import bytes_text, percent_text, ratio_text, seconds_text
-from passes.model.stages.load import stage_seconds
+from passes.stages.load import stage_seconds
 
 if TYPE_CHECKING:
-    from passes.model.spmd.plan.layers import Layer, OpRow
-    from passes.model.spmd.price import Collective
-    from passes.shard import Alternative
+    from passes.meshes.costs.price import Collective
+    from passes.partition.alternatives import Alternative
+    from passes.plan.layers import Layer, OpRow
 
 
 def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:

@@ -18,7 +18,7 @@ from ir.core.module import Func, Module, Resource
 from ir.core.ops import Value, all_ops
 from ir.core.types import TensorType, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text
-from passes.model.folding import copies_of, expand, expanded_bodies
+from passes.graph.folding import copies_of, expand, expanded_bodies
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from ir.core.objectives import TRAINING
 from ir.core.shares import equal
 from ir.core.types import Replicate, Type
 from ir.layout_rules import rules
-from passes.model.graph import reads, topological
-from passes.model.spmd.layouts import can_be_split
-from passes.replay.meshes import ReplayPass
+from passes.graph.graph import reads, topological
+from passes.meshes.layouts import can_be_split
+from passes.partition.replay.meshes import ReplayPass
 
 Place = tuple[int, ...]
 """Numbers of device groups."""

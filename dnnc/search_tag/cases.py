@@ -18,7 +18,7 @@ from ir.core.module import Module
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.model.folding import expand
+from passes.graph.folding import expand
 
 MODELS = (
     "zoo:vgg19,batch=96",

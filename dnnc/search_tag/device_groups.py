@@ -1,7 +1,7 @@
 """Device groups: the equal devices of one host; seconds of transfers between two groups, and of collectives over several.
 
 In a transfer from one group to another, all devices of the first send equal messages to all devices of the second at once. It
-takes the latency of the longest route, at the bandwidth that the busiest link or shared medium (``passes.model.network``)
+takes the latency of the longest route, at the bandwidth that the busiest link or shared medium (``passes.costs.network``)
 leaves for its messages. It occupies the media of its routes, and other transfers wait for these; a link that is not shared is
 occupied only by transfers of the same pair of groups."""
 
@@ -14,8 +14,8 @@ from functools import cached_property
 from dnnc.search_tag.faults import TooManyGroups
 from ir.core.diagnostics import InvalidInput
 from ir.core.topology import DeviceType, Topology
-from passes.model.exchange import Speed, rings
-from passes.model.network import Network, network
+from passes.costs.exchange import Speed, rings
+from passes.costs.network import Network, network
 
 MOST = 8
 """Most device groups, since all their subsets are enumerated: 255 for 8."""

@@ -25,12 +25,12 @@ from ir.core.topology import DeviceType, Topology
 from ir.core.types import TensorType, type_bytes
 from ir.layout_rules import Factor, Kind, rules
 from ir.ops.operators import PRODUCT, has
-from passes.model.graph import reads
-from passes.model.learning import learning, learning_seconds, samples_of, saved_values
-from passes.model.op_time import passes_seconds
-from passes.model.stages.problem import Floats
+from passes.costs.learning import learning, learning_seconds, samples_of, saved_values
+from passes.costs.op_time import passes_seconds
+from passes.graph.graph import reads
 from passes.reference.baselines.case import NoPlan
 from passes.reference.baselines.metis import balanced
+from passes.stages.problem import Floats
 
 GROUPS = 40
 """Most op groups, as in TAG."""

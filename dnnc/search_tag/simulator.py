@@ -5,7 +5,7 @@ device groups have queues too, and a transfer occupies all media that it crosses
 
 - A segment of an op group runs forward on each device group of its action once its inputs have arrived, and backward once its
   forward pass has ended and the gradients of its outputs have arrived. Seconds of ops and of transfers are dnnc's own
-  (``Workload.seconds``, ``Machines.channel``, ``passes.model.exchange``).
+  (``Workload.seconds``, ``Machines.channel``, ``passes.costs.exchange``).
 - After the backward pass, gradients are summed, then weights are updated. ``all_reduce``: rings of all devices sum the whole
   gradient, as its part of a bucket. ``ps``: each device sends every server its part and receives its part of the weights.
 - ``model``: the ops of an op group are cut, in order, into runs of equal seconds, one per device. A segment occupies all device
@@ -33,7 +33,7 @@ from functools import cached_property
 from dnnc.search_tag.actions import Action, How, actions, moved
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.op_groups import Bundle, Gradient, Workload, runs
-from passes.model.learning import update_seconds
+from passes.costs.learning import update_seconds
 
 COLLECTIVES = "collectives"
 """Name of the queue of collectives."""

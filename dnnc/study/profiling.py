@@ -29,7 +29,7 @@ def costed(
     from dnnc.onnx.model import require_bound
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     if may_be_profile(options.model):
         raise UsageError(WorkloadProfiled(options.model))

@@ -5,8 +5,8 @@ Columns: ``build``, the folder (relative to the folder of the CSV); ``plan``, th
 ``plan.ir``, to detect that the folder holds a later plan (may be empty); ``seconds``, in the unit of the plan's value: per
 microbatch once the pipeline is full, for latency per sample, for training per step. Other columns are ignored.
 
-To compute a plan's seconds on changed machines, its decisions are replayed as for an edited plan (``passes.replay``), ``place``
-computes their costs, and ``schedule`` follows the rows that the plan states.
+To compute a plan's seconds on changed machines, its decisions are replayed as for an edited plan (``passes.partition.replay``),
+``place`` computes their costs, and ``schedule`` follows the rows that the plan states.
 """
 
 from __future__ import annotations
@@ -184,11 +184,11 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
     from dnnc.build.plan_reader import replay_from_json
     from ir import print_symbol
     from ir.core.module import Program, Schedule, Stage
-    from passes.model.folding import expand
-    from passes.model.spmd.undecided import undecided, undifferentiated
-    from passes.model.timeline.families import DEFAULT
-    from passes.place import PlacePass
-    from passes.schedule import SchedulePass
+    from passes.graph.folding import expand
+    from passes.meshes.undecided import undecided, undifferentiated
+    from passes.partition.place import PlacePass
+    from passes.programs.schedule import SchedulePass
+    from passes.timeline.families import DEFAULT
 
     if not row.build.is_dir():
         raise InvalidInput(BuildMissing(str(row.build)), where=row.where)

@@ -1,7 +1,7 @@
 """Subsets of a topology's devices up to symmetry, and topologies with copies of a device.
 
 *Up to symmetry*: two subsets count as one if one becomes the other by exchanging devices of a class (``device_classes``), or
-whole hosts that differ in names only (``passes.model.parts``). A device is removed with its links, as if the machine were
+whole hosts that differ in names only (``passes.costs.parts``). A device is removed with its links, as if the machine were
 switched off.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import replace
 from dnnc.study.faults import TypeNotInTopology
 from ir.core.diagnostics import UsageError
 from ir.core.topology import Device, Link, Topology
-from passes.model.network import Unreachable, network
-from passes.model.parts import Host, Part, exchangeable_hosts
+from passes.costs.network import Unreachable, network
+from passes.costs.parts import Host, Part, exchangeable_hosts
 
 
 def parts(topology: Topology) -> Iterator[Part]:

@@ -28,8 +28,8 @@ from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
+from passes.costs.network import device_classes
 from passes.framework.base import Pass
-from passes.model.network import device_classes
 
 MOST_DEVICES = 256
 """Most devices of a topology whose subsets are listed."""
@@ -249,7 +249,7 @@ def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, p
     """The search on a model that is read once. Raises what a compile raises."""
     from dnnc.compile.load import load_model
     from dnnc.onnx.model import require_bound
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     progress("load the model", None)
     imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)

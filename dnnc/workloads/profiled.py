@@ -1,7 +1,7 @@
 """Reads a profiled workload and its machines, for ``dnnc solve`` and ``dnnc simulate``.
 
 The machines are the accelerators and CPUs that the file states, or the devices of a topology; a workload in IR text may contain
-its own topology. On a topology the port model holds (``passes.model.network``): each device pays for what it sends and receives
+its own topology. On a topology the port model holds (``passes.costs.network``): each device pays for what it sends and receives
 over its fastest route, whatever the other end is, and there is no cost of handing over between stages.
 """
 
@@ -178,7 +178,7 @@ def read_workload(file: str, sink: DiagnosticSink, format: str = "") -> Module:
     from dnnc.data.workloads.fitted import is_profile
     from dnnc.onnx import DIALECTS
     from ir import load_module, read_text
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     if format or not is_text(file):
         return lower(read_profile(file, sink=sink, format=format), Machines(), backward=True, sink=sink)
@@ -215,8 +215,8 @@ def on_topology(
 def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
     """The module with one device type per kind of interchangeable devices, without hand-over cost; and the original type of
     each. So the type of a stage determines the devices that it may run on."""
-    from passes.model.network import network
-    from passes.model.stages.from_ir import kinds_of
+    from passes.costs.network import network
+    from passes.stages.from_ir import kinds_of
 
     topology = module.first(Topology)
     assert topology is not None, "a workload on a topology"

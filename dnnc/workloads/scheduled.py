@@ -53,7 +53,7 @@ def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str 
 def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
     from dnnc.build.build import Build
     from dnnc.build.snapshot import ONNXRUNTIME
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     files = Snapshot.open(folder)
     if files.engine == ONNXRUNTIME:
@@ -87,12 +87,12 @@ def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
 def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSink) -> Module:
     """The placed plan of a split."""
     from dnnc.compile.context import pass_context
+    from passes.costs.network import network
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
-    from passes.model.network import network
-    from passes.model.stages.from_ir import problem_of
+    from passes.partition.replay.assign import AssignPass
     from passes.reference.pieces import pieces
-    from passes.replay.assign import AssignPass
+    from passes.stages.from_ir import problem_of
 
     claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))
     stated = _stated(claimed, path)

@@ -29,7 +29,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module
 from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
-from passes.model.work import within
+from passes.solvers.work import within
 
 __all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
 
@@ -193,7 +193,7 @@ def solve_file(
         machines=read.machines,
     )
     progress("load the search", None)
-    import_module("passes.model.stages.lattice.walk_kernels")  # numba takes half a second to load it; that is not search time
+    import_module("passes.stages.lattice.walk_kernels")  # numba takes half a second to load it; that is not search time
     loaded = time.perf_counter()
     asked = options.time_limit
     rows = compare_all(module, objective, options, progress) if options.compare else ()

@@ -31,7 +31,7 @@ class DeviceType:
     ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it,
     but for a CPU's, which start when it has computed the one before.
 
-    With ``units``, products of matrices cost what their sizes ask for (``passes.model.products`` has the formula). ``units``:
+    With ``units``, products of matrices cost what their sizes ask for (``passes.costs.products`` has the formula). ``units``:
     processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, and
     ``store_bandwidth``: at which they write what they made, 0: no limit; ``cache`` bytes are read at ``cache_bandwidth``
     (on types of kind ``cpu`` by all ops);
@@ -105,7 +105,7 @@ class Link:
     """A connection between points. ``duplex``: ``full`` (each direction has the bandwidth) or ``half`` (both share it).
     ``shared``: all transfers that cross it at once share the bandwidth, whatever their ends (a bus, a network card); of a link
     with two ends they do in any case, of one with more that is not shared they do at each end (a crossbar). What ``start``,
-    ``small`` and ``switch`` say holds for collectives: ``passes.model.exchange`` has the formula.
+    ``small`` and ``switch`` say holds for collectives: ``passes.costs.exchange`` has the formula.
 
     ``training_bandwidth``, ``training_latency``, ``training_start``: what these numbers are in training, where another library
     carries the tensors (gloo between the ranks on CPUs, which hand them over in shared memory at inference); 0: the same."""

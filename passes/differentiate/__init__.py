@@ -25,6 +25,7 @@ from ir.core.types import TensorType, without_layout
 from ir.layout_rules import Surroundings
 from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
 from ir.ops.opdefs import module_opsets
+from passes.costs.learning import recomputes
 from passes.differentiate.faults import (
     BackwardTwice,
     LossNoScalar,
@@ -42,10 +43,9 @@ from passes.differentiate.tape import Gradients, differentiated, differentiated_
 from passes.differentiate.update import REPLICAS, Updates
 from passes.framework.base import FunctionBodies, Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.model.graph import listing, reads
-from passes.model.learning import recomputes
-from passes.model.spmd.reshard_ops import bare_value, defined, without_reshards
-from passes.model.symbols import insert_symbols
+from passes.graph.graph import listing, reads
+from passes.graph.symbols import insert_symbols
+from passes.meshes.reshard_ops import bare_value, defined, without_reshards
 
 RECOMPUTED = ("", "none", "stage")
 

@@ -10,7 +10,7 @@ of a weight, or of what is made of weights alone, has no such layout: it is accu
 members hold terms, and reduced once a step by the reshard before the optimizer, which works in the layout that the weight is
 kept in, or, where ``sync`` says ``reduce_scatter``, on parts of it. Where ``sync`` says ``sfb``, the ops that lead to that
 gradient alone run whole along the axes on which members would hold terms, so that what is gathered are its factors
-(``passes.model.spmd.factors``).
+(``passes.meshes.factors``).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
 from ir.ops.boxes import Placements, shape_of
 from ir.ops.grads import ASSIGN, OPTIMIZERS
 from ir.ops.opdefs import RESHARD
-from passes.model.graph import reads
-from passes.model.learning import of_weights
-from passes.model.spmd.decided import bare_results, decided
-from passes.model.spmd.factors import factored
-from passes.model.spmd.reshard_ops import Decided, laid, same_shape, with_reshards
+from passes.costs.learning import of_weights
+from passes.graph.graph import reads
+from passes.meshes.decided import bare_results, decided
+from passes.meshes.factors import factored
+from passes.meshes.reshard_ops import Decided, laid, same_shape, with_reshards
 
 MOST_COMBINATIONS = 4096
 """Combinations of strategies over all axes that are compared; of more, the op runs whole."""

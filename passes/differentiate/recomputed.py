@@ -16,8 +16,8 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.ops.operators import RANDOM, has
 from passes.differentiate.site import Added, Program
-from passes.model.graph import reads, renamed
-from passes.model.spmd.reshard_ops import bare_value
+from passes.graph.graph import reads, renamed
+from passes.meshes.reshard_ops import bare_value
 
 
 def recomputed(ops: Sequence[Op], added: Sequence[Added], program: Program) -> list[Added]:

@@ -36,7 +36,7 @@ from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from ir.layout_rules import Numbers, Surroundings, numbers_of, resource_numbers
 from ir.text.dense import dense_data
 from passes.differentiate.faults import NoGradient
-from passes.model.graph import describe
+from passes.graph.graph import describe
 
 ZERO = ""
 """What a rule returns for an operand that changes no result: its gradient is zero, wherever it has one."""

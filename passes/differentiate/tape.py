@@ -22,7 +22,7 @@ from ir.core.types import TensorType, Type, without_layout
 from passes.differentiate.faults import NoBody
 from passes.differentiate.rules import EVERY_RESULT, RULES
 from passes.differentiate.site import ZERO, Added, Program, Site
-from passes.model.graph import describe, reads
+from passes.graph.graph import describe, reads
 
 Body = Callable[[Op], Module | None]
 """The ops that a composite op stands for (``FunctionBodies``); None where it has no such definition."""

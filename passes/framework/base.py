@@ -25,7 +25,7 @@ from ir.ops.opdefs import Dialects
 from passes.framework.faults import NotBetter
 
 if TYPE_CHECKING:
-    from passes.model.profiled import Profile
+    from passes.costs.profiled import Profile
 
 T = TypeVar("T")
 

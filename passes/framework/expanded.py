@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ir.core.module import Module
 from passes.framework.base import Pass, PassContext
-from passes.model.folding import expand, refolded
+from passes.graph.folding import expand, refolded
 
 P = TypeVar("P", bound=Pass)
 

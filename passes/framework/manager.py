@@ -203,7 +203,7 @@ class _View:
         self.module = module
 
     def expanded(self) -> Module:
-        from passes.model.folding import expand
+        from passes.graph.folding import expand
 
         if self.before is None:
             whole = self.context.analyses.get(expand, self.module)
@@ -213,7 +213,7 @@ class _View:
 
     def folded(self) -> Module:
         """The module, folded again where it was."""
-        from passes.model.folding import refolded
+        from passes.graph.folding import refolded
 
         if self.before is not None:
             self.module, self.before = refolded(*self.before, self.module), None

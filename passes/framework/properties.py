@@ -58,7 +58,7 @@ def holds(property_: Property, module: Module) -> bool:
 def _each_op(module: Module, *facets: type) -> bool:
     """Whether every op of the entry has one of the facets: an op of the module, or all those of the block that it calls.
     Communication costs nothing by itself and is left out."""
-    from passes.model.folding.marks import CALL, CALLEE
+    from passes.graph.folding.marks import CALL, CALLEE
 
     funcs = {func.name: func for func in module.of_type(Func)}
     known: dict[str, bool] = {}

@@ -32,6 +32,7 @@ class Listed:
 
 _TRAINS = (Property.TRAINABLE,)
 _PROGRAMS = (Property.SCHEDULED, Property.LOWERED, Property.LOCALIZED)
+_WHOLE = (Property.SHARDED, *_PROGRAMS)
 _SEARCHED = (Property.TOPOLOGY, Property.COSTED)
 _STAGED = (Property.STAGED, Property.PLANNED)
 _SHARDED = (*_STAGED, Property.PLACED, Property.SHARDED)
@@ -41,23 +42,25 @@ PLANNERS = ("partition", "reference")
 
 LISTED: dict[str, Listed] = {
     "training": Listed("passes.training:TrainingPass", (), _TRAINS),
-    "canonicalize": Listed("passes.canonicalize:CanonicalizePass"),
-    "unfuse": Listed("passes.canonicalize.unfuse:UnfusePass", destroys=(Property.COSTED,)),
-    "cost": Listed("passes.cost:CostPass", (), (Property.COSTED,)),
-    "fold": Listed("passes.fold:FoldPass"),
-    "expand": Listed("passes.fold:ExpandPass"),
-    "contract": Listed("passes.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
-    "shard": Listed("passes.shard:ShardPass", _SEARCHED, _SHARDED, _PROGRAMS),
-    "partition": Listed("passes.partition:PartitionPass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)),
-    "reference": Listed("passes.reference.reference_pass:ReferencePass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)),
-    "assign": Listed("passes.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, (Property.SHARDED, *_PROGRAMS)),
-    "replay": Listed("passes.replay.meshes:ReplayPass", _SEARCHED, _SHARDED, _PROGRAMS),
-    "place": Listed("passes.place:PlacePass", (Property.TOPOLOGY, *_STAGED), (Property.PLACED,)),
+    "canonicalize": Listed("passes.prepare.canonicalize:CanonicalizePass"),
+    "unfuse": Listed("passes.prepare.canonicalize.unfuse:UnfusePass", destroys=(Property.COSTED,)),
+    "cost": Listed("passes.prepare.cost:CostPass", (), (Property.COSTED,)),
+    "fold": Listed("passes.prepare.fold:FoldPass"),
+    "expand": Listed("passes.prepare.fold:ExpandPass"),
+    "contract": Listed("passes.prepare.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
+    "shard": Listed("passes.partition.shard_pass:ShardPass", _SEARCHED, _SHARDED, _PROGRAMS),
+    "partition": Listed(
+        "passes.partition.bridge.partition_pass:PartitionPass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)
+    ),
+    "reference": Listed("passes.reference.reference_pass:ReferencePass", _SEARCHED, _STAGED, _WHOLE),
+    "assign": Listed("passes.partition.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, _WHOLE),
+    "replay": Listed("passes.partition.replay.meshes:ReplayPass", _SEARCHED, _SHARDED, _PROGRAMS),
+    "place": Listed("passes.partition.place:PlacePass", (Property.TOPOLOGY, *_STAGED), (Property.PLACED,)),
     "differentiate": Listed("passes.differentiate:DifferentiatePass", _TRAINS, (Property.DIFFERENTIATED,), (Property.COSTED,)),
-    "schedule": Listed("passes.schedule:SchedulePass", (*_STAGED, Property.PLACED), (Property.SCHEDULED,)),
-    "lower": Listed("passes.lower:LowerPass", (Property.STAGED,), (Property.LOWERED,), (Property.LOCALIZED,)),
-    "localize": Listed("passes.localize:LocalizePass", (Property.LOWERED,), (Property.LOCALIZED,)),
-    "validate": Listed("passes.validate:ValidatePass", (Property.LOCALIZED,)),
+    "schedule": Listed("passes.programs.schedule:SchedulePass", (*_STAGED, Property.PLACED), (Property.SCHEDULED,)),
+    "lower": Listed("passes.programs.lower:LowerPass", (Property.STAGED,), (Property.LOWERED,), (Property.LOCALIZED,)),
+    "localize": Listed("passes.programs.localize:LocalizePass", (Property.LOWERED,), (Property.LOCALIZED,)),
+    "validate": Listed("passes.programs.validate:ValidatePass", (Property.LOCALIZED,)),
 }
 """Every pass by its name, in the order of a full pipeline."""
 

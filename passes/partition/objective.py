@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
 from ir.core.outcomes import Outcome
-from passes.model.interrupts import interruptible
-from passes.model.stages.bounds import prices
-from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
-from passes.model.stages.lattice.ideals import Family, Tables
-from passes.model.stages.problem import Floats, Problem, part_of, within
-from passes.model.stages.reduce import Groups
-from passes.model.work import now
+from passes.solvers.interrupts import interruptible
+from passes.solvers.work import now
+from passes.stages.bounds import prices
+from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
+from passes.stages.lattice.ideals import Family, Tables
+from passes.stages.problem import Floats, Problem, part_of, within
+from passes.stages.reduce import Groups
 
 Progress = Callable[[str, float | None], None]
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]

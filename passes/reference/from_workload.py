@@ -12,14 +12,14 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import BackwardTime, Color, Direction, Time
 from ir.core.module import Func, Module
 from ir.core.topology import DeviceType, Topology
-from passes.model.graph import reads
-from passes.model.liveness import value_bytes
-from passes.model.network import Network
-from passes.model.stages.colocation import FORWARD
-from passes.model.stages.from_ir import problem_of
+from passes.costs.liveness import value_bytes
+from passes.costs.network import Network
+from passes.graph.graph import reads
 from passes.reference.faults import NotBothPasses
 from passes.reference.pipedream import Profile
 from passes.reference.training import TrainingGraph
+from passes.stages.colocation import FORWARD
+from passes.stages.from_ir import problem_of
 
 
 def profile_of(module: Module, device_type: DeviceType) -> Profile:

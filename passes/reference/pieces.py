@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from passes.model.stages.problem import Problem
+from passes.stages.problem import Problem
 
 BEAM = 64
 """Sets of nodes done that are carried along."""

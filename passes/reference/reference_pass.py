@@ -15,15 +15,10 @@ from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, Objective, Planned, objective_of, offered
 from ir.core.topology import Topology
+from passes.costs.liveness import states_bytes
+from passes.costs.network import network
 from passes.framework.base import PassContext
-from passes.model.faults import NotAChoice, NotInRange
-from passes.model.liveness import states_bytes
-from passes.model.network import network
-from passes.model.stages.colocation import colocation
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient
-from passes.model.work import now
+from passes.graph.faults import NotAChoice, NotInRange
 from passes.partition.bridge.handover import slowest, with_handover
 from passes.partition.bridge.partition_pass import PartitionPass, Search
 from passes.partition.bridge.pins import check_cuts, check_separable
@@ -31,8 +26,8 @@ from passes.partition.bridge.plan import Asked
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.bridge.steps import Steps
 from passes.partition.faults import ChunksSayStages, NotAnOption, WithoutFlush
+from passes.partition.lattice.search.replicas import MOST_REPLICAS
 from passes.partition.objective import Budget, Solution
-from passes.partition.search.replicas import MOST_REPLICAS
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.assignment.training import solve_any_training
 from passes.reference.faults import FreeTransfers, NoSplit
@@ -42,6 +37,11 @@ from passes.reference.latency.liveness import liveness
 from passes.reference.latency.problem import Piece, schedule
 from passes.reference.several_stages import boundaries_text, bounded, in_pieces, own_devices, worth_its_boundaries
 from passes.reference.training import solve_training
+from passes.solvers.work import now
+from passes.stages.colocation import colocation
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import Problem
+from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient
 
 SPLITS = (CONTIGUOUS, ANY)
 FIRST_SHARE = 0.6

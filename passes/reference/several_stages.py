@@ -8,15 +8,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from passes.model.stages.bounds import lower_bound
-from passes.model.stages.problem import Problem
-from passes.model.work import now
 from passes.partition.bridge.memory import against, with_bound
 from passes.partition.bridge.on_links import link_value
 from passes.partition.bridge.plan import Asked
 from passes.partition.objective import Budget, Parts, Progress, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.pieces import pieces
+from passes.solvers.work import now
+from passes.stages.bounds import lower_bound
+from passes.stages.problem import Problem
 
 S = TypeVar("S", bound=Solution)
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"

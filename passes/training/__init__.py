@@ -36,10 +36,10 @@ from ir.core.types import DType, TensorType, type_bytes
 from ir.ops.grads import BATCH_NORMALIZATION, COUNTS, DETACH, STATE, UNBIASED
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
+from passes.costs.learning import RECOMPUTE
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.model.graph import describe, listing, reads
-from passes.model.learning import RECOMPUTE
+from passes.graph.graph import describe, listing, reads
 from passes.training.dropout import with_masks
 from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
 from passes.training.losses import with_loss

@@ -21,7 +21,7 @@ from ir.ops.grads import MASK
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
 from passes.framework.base import PassContext
-from passes.model.graph import describe, reads
+from passes.graph.graph import describe, reads
 from passes.training.faults import DropsInside, MaskIsRead, NoDropout, RatioNoConstant, RatioOutOfRange
 
 DROPOUT = "onnx.Dropout"

@@ -12,7 +12,7 @@ are NaN. ``mse:OUT``: the mean of the squared distance to the new input ``target
 microbatches have equal numbers. ``output:NAME``: a scalar that the model computes itself; of a step the mean over its
 microbatches.
 
-The attribute ``loss`` of the entry function says which it is (``passes.model.learning.StepLoss``).
+The attribute ``loss`` of the entry function says which it is (``passes.costs.learning.StepLoss``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ir.core.ops import Location, Op, Value
 from ir.core.types import Dim, DType, TensorType, Type
 from ir.ops.opdefs import module_opsets
 from ir.text.dense import dense_data
-from passes.model.graph import listing
-from passes.model.learning import CROSS_ENTROPY, IGNORED, LOSS
+from passes.costs.learning import CROSS_ENTROPY, IGNORED, LOSS
+from passes.graph.graph import listing
 from passes.training.faults import (
     CrossEntropyOpset,
     LossOfOutput,

@@ -19,7 +19,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from ir.ops.grads import DETACH
 from ir.text.dense import dense_data
-from passes.model.graph import describe
+from passes.graph.graph import describe
 from passes.training.faults import PaddedTable
 
 

@@ -6,7 +6,7 @@ without it ends at a gap or a value worse by more than ``NEAR``, or proves the s
 *against* it where the search without it is better by as much. A phase that no instance speaks for is to be deleted.
 
 Phases are switched off by patches in this file: the product has no options for them. Searches end by counted work
-(``passes.model.work``), workloads by a clock; the seconds told are the processor's.
+(``passes.solvers.work``), workloads by a clock; the seconds told are the processor's.
 
 What it said (4 to 6 s a search unless told, two shared cores, gaps with the phase and without it, instances in all):
 
@@ -93,26 +93,26 @@ from dnnc.data.workloads import Machines
 from dnnc.machines.topology import load_topology
 from dnnc.workloads.solve import SolveOptions, solve_file
 from ir.core.diagnostics import DiagnosticSink
+from passes.costs.network import network
 from passes.framework.pipeline import parse_pipeline
-from passes.model.network import network
-from passes.model.stages import bounds
-from passes.model.stages.colocation import colocation
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.lattice import states, tables
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import ordered, quotient, reduce
-from passes.model.work import within
-from passes.partition.bounds import interval_bounds, intervals, subproblems, symmetry
-from passes.partition.bounds.policy import POLICY
-from passes.partition.groups import solver as groups
+from passes.partition.lattice.bounds import interval_bounds, intervals, subproblems, symmetry
+from passes.partition.lattice.bounds.policy import POLICY
+from passes.partition.lattice.groups import solver as groups
+from passes.partition.lattice.search import search
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget
-from passes.partition.search import search
-from passes.partition.search.throughput import solve
 from passes.reference.assignment import solver as assignment
 from passes.reference.latency import LatencyBudget, solve_latency
 from passes.reference.latency import reduce as latency_reduce
 from passes.reference.latency import solver as latency
 from passes.reference.pipedream import solver as pipedream
+from passes.solvers.work import within
+from passes.stages import bounds
+from passes.stages.colocation import colocation
+from passes.stages.from_ir import problem_of
+from passes.stages.lattice import states, tables
+from passes.stages.problem import Problem
+from passes.stages.reduce import ordered, quotient, reduce
 from tests.bench import latency as latency_bench
 from tests.bench import shard_phases
 from tests.bench.any_split import read_any

@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from passes.model.stages.problem import Problem, violations
 from passes.partition.objective import Budget
 from passes.reference.assignment.local_search import Search, local_search
 from passes.reference.assignment.solver import solve_any
+from passes.stages.problem import Problem, violations
 from tests.bench.machine import header
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.search.test_workloads import FOLDER, assembled
+from tests.passes.partition.lattice.search.test_workloads import FOLDER, assembled
 
 TABLE = {
     "op-bert_l-3_inference": 21.908376,

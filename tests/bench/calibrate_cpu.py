@@ -32,9 +32,9 @@ from ir.core.facets import Cost
 from ir.core.module import Func, Module
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType
-from passes.cost import CostPass
+from passes.costs.op_time import body_seconds, epilogues, op_seconds, rate_of
 from passes.framework.base import PassContext
-from passes.model.op_time import body_seconds, epilogues, op_seconds, rate_of
+from passes.prepare.cost import CostPass
 from tests.bench.machine import header
 
 SPECS = ("resnet50", "bert-base", "gpt2")

@@ -28,7 +28,7 @@ from dnnc.onnx import DIALECTS
 from ir import print_module
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Program, Stage
-from passes.model.folding import expand
+from passes.graph.folding import expand
 from tests.bench.damage import Outcome
 from tests.bench.damage_training import PROGRAMS, ROWS, STEPS, damaged_rows, in_order, in_step
 from tests.dnnc.sealing import change, entry

@@ -18,11 +18,11 @@ import ir
 from ir.core.facets import Group, ShardRule, StageSet
 from ir.core.module import Module
 from ir.core.ops import Op
-from passes.fold import FoldPass
 from passes.framework.base import PassContext
-from passes.model.folding import expand, folding
+from passes.graph.folding import expand, folding
+from passes.prepare.fold import FoldPass
 from tests.bench.machine import header
-from tests.passes.model.folding.graphs import Net, attention, encoder_layer, transformer
+from tests.passes.graph.folding.graphs import Net, attention, encoder_layer, transformer
 
 TARGET = 10.0
 """Seconds to find the repeats of 100,000 ops."""

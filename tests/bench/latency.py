@@ -13,13 +13,13 @@ from pathlib import Path
 from dnnc.data.workloads import Machines, lower, read_profile
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.topology import Topology
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
+from passes.costs.network import network
 from passes.reference.from_workload import color_classes
 from passes.reference.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
 from passes.reference.latency.bounds import critical_path
+from passes.stages.from_ir import problem_of
 from tests.bench.machine import header
-from tests.passes.partition.search.test_workloads import FOLDER
+from tests.passes.partition.lattice.search.test_workloads import FOLDER
 
 PUBLISHED = {("layer-bert24_inference", 1): 100.2185, ("op-bert_l-3_inference", 1): 408.4773}
 """Milliseconds: greedy, proven within 1 %; a mixed-integer programme, gap 9.6 % after 300 s."""

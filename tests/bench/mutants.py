@@ -42,11 +42,11 @@ SOURCES = ("grammars", "ir", "passes", "dnnc")
 TESTS = ("tests", "golden")
 ROOMS = {  # room: the test folders that judge it
     "ir/text": ("tests/ir/text", "tests/ir/core", "tests/grammars"),
-    "ir/layout_rules": ("tests/ir/layout_rules", "tests/passes/shard"),
-    "passes/canonicalize": ("tests/passes/canonicalize",),
-    "passes/model": ("tests/passes/model",),
+    "ir/layout_rules": ("tests/ir/layout_rules", "tests/passes/partition/layouts"),
+    "passes/prepare/canonicalize": ("tests/passes/prepare/canonicalize",),
+    **{f"passes/{room}": (f"tests/passes/{room}",) for room in ("graph", "costs", "meshes", "stages", "timeline")},
     "passes/partition": ("tests/passes/partition",),
-    "passes/shard": ("tests/passes/shard",),
+    "passes/partition/layouts": ("tests/passes/partition/layouts",),
     "dnnc/onnx": ("tests/dnnc/onnx",),
     "dnnc/compile": ("tests/dnnc/compile", "tests/dnnc/cli"),
     "dnnc/engines": ("tests/dnnc/engines",),

@@ -19,21 +19,21 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from passes.model.stages.load import COMM
+from passes.stages.load import COMM
 from tests.bench.machine import header
 from tests.dnnc.compile import test_whole_space
 from tests.passes.claims import KINDS, Claim
-from tests.passes.partition.groups import test_along_order, test_groups
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.search import test_exact, test_replicas
+from tests.passes.partition.lattice.groups import test_along_order, test_groups
+from tests.passes.partition.lattice.search import test_exact, test_replicas
+from tests.passes.partition.layouts import test_search, test_stages
+from tests.passes.partition.layouts.problems import random_graph
 from tests.passes.reference import test_dp_milp_brute as stopped
 from tests.passes.reference.any_brute import dear_transfers
 from tests.passes.reference.assignment import test_sides, test_solver
 from tests.passes.reference.latency import test_latency
 from tests.passes.reference.pipedream import test_pipedream
 from tests.passes.reference.training import test_training
-from tests.passes.shard import test_search, test_stages
-from tests.passes.shard.problems import random_graph
 
 
 def throughput(seed: int) -> Iterable[Claim]:

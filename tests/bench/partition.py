@@ -12,16 +12,16 @@ from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
+from passes.costs.network import network
 from passes.framework.pipeline import parse_pipeline
-from passes.model.network import network
-from passes.model.stages.colocation import colocation
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.lattice.coarsen import coarsen
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import ordered, quotient, reduce
-from passes.partition.search.throughput import solve
+from passes.partition.lattice.search.throughput import solve
+from passes.stages.colocation import colocation
+from passes.stages.from_ir import problem_of
+from passes.stages.lattice.coarsen import coarsen
+from passes.stages.problem import Problem
+from passes.stages.reduce import ordered, quotient, reduce
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
-from tests.passes.partition.search.test_workloads import FOLDER, OPTIMA, read
+from tests.passes.partition.lattice.search.test_workloads import FOLDER, OPTIMA, read
 
 CONTRACTED = 20_000
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, step
-from passes.model.timeline.workload import Wire, Workload
 from passes.reference.pipedream import Machines, Profile, solve_pipedream
 from passes.reference.pipedream.problem import cut_bytes
+from passes.timeline.families import ASYNCHRONOUS, FAMILIES, step
+from passes.timeline.workload import Wire, Workload
 from tests.bench.machine import header
-from tests.passes.model.timeline.test_families import peaks, placed, spans
 from tests.passes.reference.pipedream.test_pipedream import FOLDER, read
+from tests.passes.timeline.test_families import peaks, placed, spans
 
 BANDWIDTH = 10e9
 MICROBATCHES = 128

@@ -11,14 +11,14 @@ import time
 
 from ir.core.module import Module
 from ir.core.topology import DeviceType
-from passes.model.exchange import Speed
-from passes.model.folding import folding
-from passes.model.spmd.mesh import Axis, DeviceMesh
-from passes.shard import ShardInput, build, solve
-from passes.shard.solver.search import FoldedSearch
-from passes.shard.solver.tied import solve_tied
+from passes.costs.exchange import Speed
+from passes.graph.folding import folding
+from passes.meshes.mesh import Axis, DeviceMesh
+from passes.partition.layouts import ShardInput, build, solve
+from passes.partition.layouts.solver.search import FoldedSearch
+from passes.partition.layouts.solver.tied import solve_tied
 from tests.bench.machine import header
-from tests.passes.shard.models import prepared
+from tests.passes.partition.layouts.models import prepared
 
 CHIP = DeviceType("chip", "gpu", (("f32", 1e13),), 1e12, None, 1e-6)
 LARGE = "zoo:bert-base,layers=24,hidden=1024,heads=16"

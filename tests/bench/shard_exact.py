@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import time
 
-from passes.model.spmd.mesh import read_shape
-from passes.shard import solve
+from passes.meshes.mesh import read_shape
+from passes.partition.layouts import solve
 from tests.bench.machine import header
-from tests.passes.shard.exact import integer_programme
-from tests.passes.shard.families import FAMILIES, MESHES, layers_of, spec_of
-from tests.passes.shard.models import problem_of
+from tests.passes.partition.layouts.exact import integer_programme
+from tests.passes.partition.layouts.families import FAMILIES, MESHES, layers_of, spec_of
+from tests.passes.partition.layouts.models import problem_of
 
 
 def row(family: str, layers: int, sizes: tuple[int, ...], training: bool, seconds: float) -> str:

@@ -1,4 +1,5 @@
-"""Phases of the search for layouts (``passes.shard``) and the instances that they are tried on, for ``tests.bench.ablation``.
+"""Phases of the search for layouts (``passes.partition.layouts``) and the instances that they are tried on, for
+``tests.bench.ablation``.
 
 ``layouts``: one problem on one mesh. Its limit of memory lies a stated part of the way from the least that any plan needs to
 what the quickest plan needs. ``compiled``: whole compilations on meshes, in one stage or several.
@@ -39,13 +40,13 @@ from typing import Any
 
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.module import Plan
-from passes.shard import ShardPlan, ShardProblem, build, solve
-from passes.shard.mesh import fitting
-from passes.shard.solver import fronts, reduce, search
-from passes.shard.stages import solved
-from tests.passes.shard.families import spec_of
-from tests.passes.shard.models import mesh, prepared
-from tests.passes.shard.problems import random_graph, random_layers
+from passes.partition.chain import solved
+from passes.partition.layouts import ShardPlan, ShardProblem, build, solve
+from passes.partition.layouts.mesh import fitting
+from passes.partition.layouts.solver import fronts, reduce, search
+from tests.passes.partition.layouts.families import spec_of
+from tests.passes.partition.layouts.models import mesh, prepared
+from tests.passes.partition.layouts.problems import random_graph, random_layers
 
 Instance = Callable[[float], ShardPlan | Plan]
 

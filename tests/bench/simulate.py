@@ -10,12 +10,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from passes.model.timeline.families import FAMILIES
-from passes.model.timeline.families.base import rows_of
-from passes.model.timeline.simulate import makespan, run_rows
+from passes.timeline.families import FAMILIES
+from passes.timeline.families.base import rows_of
+from passes.timeline.simulate import makespan, run_rows
 from tests.bench.machine import header
-from tests.passes.model.timeline.followed import run_rows_slowly
-from tests.passes.model.timeline.test_families import placed
+from tests.passes.timeline.followed import run_rows_slowly
+from tests.passes.timeline.test_families import placed
 
 STAGES, MICROBATCHES, RUNS = 8, 1000, 7
 

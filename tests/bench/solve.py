@@ -23,18 +23,18 @@ import numpy as np
 
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from ir.core.diagnostics import DiagnosticSink
-from passes.model.stages.bounds import prices
-from passes.model.stages.lattice.dp import solve_family
-from passes.model.stages.lattice.ideals import BIG, Tables, lattice
-from passes.model.stages.problem import Kind
-from passes.model.stages.reduce import quotient, reduce
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget
-from passes.partition.search.throughput import solve
+from passes.stages.bounds import prices
+from passes.stages.lattice.dp import solve_family
+from passes.stages.lattice.ideals import BIG, Tables, lattice
+from passes.stages.problem import Kind
+from passes.stages.reduce import quotient, reduce
 from tests.bench.machine import header
 from tests.bench.plot import PUBLIC, Point, plots
 from tests.conftest import shared_folder
 from tests.passes.partition.instances import blocks
-from tests.passes.partition.search.test_workloads import read
+from tests.passes.partition.lattice.search.test_workloads import read
 
 TABLE = {
     "op-bert_l-3_inference": (27.918568, 0.47),

@@ -19,13 +19,13 @@ from dnnc.compile.load import load_model
 from dnnc.machines.topology.read import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Stage
-from passes.canonicalize import CanonicalizePass
-from passes.cost import CostPass
 from passes.framework.base import Pass
-from passes.localize import LocalizePass
-from passes.lower import LowerPass
-from passes.model.spmd import count
-from passes.shard import ShardPass
+from passes.meshes import count
+from passes.partition.shard_pass import ShardPass
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.cost import CostPass
+from passes.programs.localize import LocalizePass
+from passes.programs.lower import LowerPass
 from tests.bench.machine import header
 
 CASES = (

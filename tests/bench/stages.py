@@ -19,16 +19,16 @@ from dnnc.machines.topology.read import load_topology
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
-from passes.model.folding import folding
-from passes.model.network import network
-from passes.model.spmd.mesh import shapes
-from passes.model.symbols import insert_symbols
-from passes.shard import ShardPass
-from passes.shard.stages.bounding import Bounding
-from passes.shard.stages.stages import StageSearch
-from passes.shard.stages.submeshes import submeshes
+from passes.costs.network import network
+from passes.graph.folding import folding
+from passes.graph.symbols import insert_symbols
+from passes.meshes.mesh import shapes
+from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.stages import StageSearch
+from passes.partition.chain.submeshes import submeshes
+from passes.partition.shard_pass import ShardPass
 from tests.bench.machine import header
-from tests.passes.shard.models import prepared
+from tests.passes.partition.layouts.models import prepared
 
 MODELS = ("zoo:bert-base,layers=24,hidden=1024,heads=16", "zoo:t5-large", "zoo:llama-70b", "zoo:gpt3-175b,dtype=f16")
 TOPOLOGIES = {8: "preset:h200x8", 64: "preset:8xh200x8"}

@@ -19,13 +19,13 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import SYNCS, sync_of
 from ir.core.module import Plan
 from ir.ops.opdefs import COLLECTIVES
+from passes.costs.learning import trained
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.model.learning import trained
-from passes.model.spmd.mesh import DeviceMesh
-from passes.model.spmd.plan.parts import stage_parts
-from passes.model.spmd.price import Bill, price
-from passes.model.spmd.undecided import undecided
+from passes.meshes.costs.price import Bill, price
+from passes.meshes.mesh import DeviceMesh
+from passes.meshes.undecided import undecided
+from passes.plan.parts import stage_parts
 
 MODEL, TOPOLOGY = "vgg19,batch=96", "preset:tag-testbed"
 METHODS = tuple(method for method in SYNCS if method != "reduce_scatter")

@@ -35,8 +35,8 @@ from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Schedule
 from ir.ops.rows import unrolled
-from passes.model.timeline.simulate import makespan
-from passes.model.timeline.workload import workload
+from passes.timeline.simulate import makespan
+from passes.timeline.workload import workload
 from tests.bench.machine import header
 
 STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")

@@ -29,10 +29,10 @@ from dnnc.compile.load import load_model
 from dnnc.onnx.model import free_symbols
 from dnnc.onnx.weights import read_resource
 from ir import DiagnosticSink, Module, OptimizerState, Program, Resource, Splat, TensorType
-from passes.canonicalize import CanonicalizePass
-from passes.cost import CostPass
+from passes.costs.learning import learning, saved_values
 from passes.differentiate import DifferentiatePass
-from passes.model.learning import learning, saved_values
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.cost import CostPass
 from passes.training import TrainingPass
 from tests.bench.machine import header
 

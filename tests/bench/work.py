@@ -1,4 +1,4 @@
-"""Counted work beside a clock: whether the rates of ``passes.model.work`` are those of a common core.
+"""Counted work beside a clock: whether the rates of ``passes.solvers.work`` are those of a common core.
 
 Run: ``python -m tests.bench.work [compile|solve ARGUMENT ..]``. Runs the command (without one, each of ``COMMANDS``) twice in
 this process, the first time to compile the kernels, and prints of the second run, by kind of work: units, CPU seconds that
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from passes.model import work
+from passes.solvers import work
 
 COMMANDS = (
     "compile zoo:inception-v3,batch=32 -t preset:tag-testbed --objective training --plan-only",
@@ -53,7 +53,7 @@ def _metered(meter: _Meter) -> Iterator[None]:
     """Lets the meter see each count, wherever ``did`` was imported, and where searches begin and end."""
     from dnnc.workloads.solve import METHODS
     from passes.partition.bridge.partition_pass import PartitionPass
-    from passes.shard.shard_pass import ShardPass
+    from passes.partition.shard_pass import ShardPass
 
     plain = work.did
 

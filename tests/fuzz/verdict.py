@@ -108,7 +108,7 @@ def _children() -> Iterator[str]:
 
 
 def crash_place(temporary: Path) -> str:
-    """``TypeError in passes/cost/count.py:12 elements``: the error and the innermost frame of the project, from the crash
+    """``TypeError in passes/prepare/cost/facts.py:12 of``: the error and the innermost frame of the project, from the crash
     report; of a pass that made invalid IR, what it says."""
     for path in temporary.glob("dnnc-crash-*.txt"):
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -22,7 +22,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
 from ir.core.names import bare
 from ir.system.collector import collector_paused
-from passes.model.folding import expand
+from passes.graph.folding import expand
 
 Progress = Callable[[str, float | None], None]
 

@@ -35,10 +35,9 @@ from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
-from passes.model.exchange import BUCKET
-from passes.model.graph import reads
-from passes.model.learning import recomputes, updated_bytes
-from passes.model.op_time import (
+from passes.costs.exchange import BUCKET
+from passes.costs.learning import recomputes, updated_bytes
+from passes.costs.op_time import (
     bandwidth_of,
     body_seconds,
     epilogues,
@@ -48,6 +47,7 @@ from passes.model.op_time import (
     least_seconds,
     op_seconds,
 )
+from passes.graph.graph import reads
 
 ROUNDING = 1e-9
 """Relative: what a proven bound gives way for sums in another order."""

@@ -24,11 +24,11 @@ from dnnc.check.witness.value import combined
 from ir.core.topology import Device
 from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
-from passes.model.exchange import BUCKET
-from passes.model.graph import reads
-from passes.model.learning import saved_values, updated_bytes
-from passes.model.liveness import SLOTS, own_bytes, stated_bytes
-from passes.model.op_time import bandwidth_of
+from passes.costs.exchange import BUCKET
+from passes.costs.learning import saved_values, updated_bytes
+from passes.costs.liveness import SLOTS, own_bytes, stated_bytes
+from passes.costs.op_time import bandwidth_of
+from passes.graph.graph import reads
 
 MOST_DOWNSETS = 2000
 MOST_STEPS = 2_000_000
@@ -112,7 +112,7 @@ class Search:
 
     def single(self, kind: Kind) -> list[float]:
         """Seconds of each op, where they add up; empty where they depend on the stage (``op_time``, epilogues)."""
-        from passes.model.op_time import fuses
+        from passes.costs.op_time import fuses
 
         type_ = self.facts.topology.type(kind.device.type)
         if not self.plan.in_steps and fuses(type_):

@@ -12,14 +12,14 @@ from ir.core.module import Module, Plan, Program, Stage
 from ir.core.ops import Op
 from ir.core.topology import Device, DeviceType, Topology
 from ir.core.types import type_bytes
-from passes.model.folding import expand
-from passes.model.graph import reads
-from passes.model.learning import Learning, learning, learning_seconds
-from passes.model.network import Network, network
-from passes.model.op_time import body_seconds
-from passes.model.sizes import sized_results
-from passes.model.spmd.reshard_ops import plain
-from passes.model.spmd.undecided import undifferentiated
+from passes.costs.learning import Learning, learning, learning_seconds
+from passes.costs.network import Network, network
+from passes.costs.op_time import body_seconds
+from passes.graph.folding import expand
+from passes.graph.graph import reads
+from passes.graph.sizes import sized_results
+from passes.meshes.reshard_ops import plain
+from passes.meshes.undecided import undifferentiated
 
 CLOSE = 1e-6
 """Relative difference up to which two values are equal: that of sums in another order, and of what is rounded in between."""

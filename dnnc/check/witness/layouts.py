@@ -2,7 +2,8 @@
 
 Of one mesh, a plan chooses a strategy for each op and a layout for each weight and result. Each choice costs seconds and bytes,
 and so does each value for each distinct layout that its readers need. The numbers of one op and of one conversion are asked of
-``passes.shard.problem``; the minimum is found here. With a price of l >= 0 seconds per byte of memory, and a limit of c bytes,
+``passes.partition.layouts.problem``; the minimum is found here. With a price of l >= 0 seconds per byte of memory, and a limit
+of c bytes,
 
     seconds >= min over all choices of (seconds + l bytes) - l c    (weak duality)
 
@@ -23,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.shard.problem.problem import ShardProblem
+from passes.partition.layouts.problem.problem import ShardProblem
 
 Floats: TypeAlias = NDArray[np.float64]
 Variables: TypeAlias = tuple[int, ...]

@@ -2,9 +2,9 @@
 the value of the plan.
 
 The layouts are those of ``plan.ir``. Of an op, the seconds of the slowest member are asked of ``member_work``, given the
-layouts; the sums are made here. Collectives are counted from the ops of the lowered stages (``passes.model.spmd.count``), each
-message over its route. Between stages, ``cross_mesh.messages`` says who sends to whom; the seconds are counted here: bytes over
-the bandwidth of the route, latency, and the links that all of them share.
+layouts; the sums are made here. Collectives are counted from the ops of the lowered stages (``passes.meshes.costs.count``),
+each message over its route. Between stages, ``cross_mesh.messages`` says who sends to whom; the seconds are counted here: bytes
+over the bandwidth of the route, latency, and the links that all of them share.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ir.core.types import Replicate, TensorType, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, rules
 from ir.ops.boxes import box
 from ir.ops.rows import edge_slots
+from passes.costs.blocked import blocked_values
+from passes.costs.learning import avoids_sums
+from passes.costs.liveness import SLOTS
+from passes.costs.op_time import is_head, may_fuse
 from passes.framework.base import PassContext
-from passes.lower import LowerPass
-from passes.model.blocked import blocked_values
-from passes.model.folding import folding
-from passes.model.graph import Cut, cuts_of
-from passes.model.learning import avoids_sums
-from passes.model.liveness import SLOTS
-from passes.model.op_time import is_head, may_fuse
-from passes.model.spmd.bill import UNSUMMED
-from passes.model.spmd.count import count
-from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
-from passes.model.spmd.member_work import MemberWork
-from passes.model.spmd.mesh import DeviceMesh, mesh_over
-from passes.model.spmd.plan.parts import StagePart, stage_parts
-from passes.model.spmd.reshard import Lies
-from passes.model.spmd.undecided import undecided
-from passes.shard.decide import choice_of
-from passes.shard.problem.build import OVERLAPS, Builder
+from passes.graph.folding import folding
+from passes.graph.graph import Cut, cuts_of
+from passes.meshes.costs.bill import UNSUMMED
+from passes.meshes.costs.count import count
+from passes.meshes.costs.cross_mesh import Message, Party, message_bytes, messages, parties
+from passes.meshes.costs.member_work import MemberWork
+from passes.meshes.mesh import DeviceMesh, mesh_over
+from passes.meshes.reshard import Lies
+from passes.meshes.undecided import undecided
+from passes.partition.layouts.decide import choice_of
+from passes.partition.layouts.problem.build import OVERLAPS, Builder
+from passes.plan.parts import StagePart, stage_parts
+from passes.programs.lower import LowerPass
 
 
 class OnMeshes:

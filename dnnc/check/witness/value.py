@@ -19,13 +19,13 @@ from dnnc.check.witness.facts import Facts, Tensor
 from ir.core.ops import Op
 from ir.core.types import type_bytes
 from ir.ops.rows import edge_slots
-from passes.model.exchange import BUCKET
-from passes.model.graph import reads
-from passes.model.learning import updated_bytes
-from passes.model.liveness import SLOTS, stated_bytes
-from passes.model.network import Path
-from passes.model.op_time import bandwidth_of
-from passes.model.sizes import sized_results
+from passes.costs.exchange import BUCKET
+from passes.costs.learning import updated_bytes
+from passes.costs.liveness import SLOTS, stated_bytes
+from passes.costs.network import Path
+from passes.costs.op_time import bandwidth_of
+from passes.graph.graph import reads
+from passes.graph.sizes import sized_results
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,8 +184,8 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
     names, in the model's order (``dnnc.compile/1`` counted them)."""
     from dnnc.build.plan_json import ops_of_stages
     from dnnc.report import idle_devices, mesh_axes, mesh_shares
-    from passes.model.learning import samples_of
-    from passes.model.stages.load import stage_seconds, step_period
+    from passes.costs.learning import samples_of
+    from passes.stages.load import stage_seconds, step_period
 
     plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
     members = ops_of_stages(result.module, plan)

@@ -73,7 +73,7 @@ def _costed(module: Module) -> Module:
     from ir.core.facets import Cost
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     if any(op.facet(Cost) for op in module.entry.ops):
         return module
@@ -96,8 +96,8 @@ def _programs_text(module: Module, subject: str, short: bool) -> str:
     from ir import Module, print_module
     from ir.core.module import Program
     from passes.framework.base import PassContext
-    from passes.localize import LocalizePass
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
+    from passes.programs.localize import LocalizePass
 
     module = LocalizePass().run(expand(module), PassContext(dialects=DIALECTS))
     programs = tuple(module.of_type(Program))
@@ -124,7 +124,7 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
 
 def _plan_json(module: Module) -> dict[str, Any]:
     from dnnc.build.plan_json import plan_to_json
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     return plan_to_json(expand(module))
 

@@ -92,7 +92,7 @@ def simulate(
 
 def _write_csv(module: Module, schedule: Schedule, path: Path) -> None:
     from dnnc.engines.torch.write.schedule_csv import schedule_csv
-    from passes.model.timeline.workload import workload
+    from passes.timeline.workload import workload
 
     write_whole(path, schedule_csv(schedule, workload(module).flow))
 
@@ -115,8 +115,8 @@ def _simulate(
     from dnnc.build.timeline import predicted
     from dnnc.report import print_table, summarize_timeline, timeline_table, timeline_text
     from dnnc.report.gantt import gantt_svg, print_gantt
-    from passes.model.timeline.memory import memory_over_time
-    from passes.model.timeline.simulate import simulate as simulated
+    from passes.timeline.memory import memory_over_time
+    from passes.timeline.simulate import simulate as simulated
 
     events = predicted(module, count)
     memory = memory_over_time(module, simulated(module, count))

@@ -200,7 +200,7 @@ def _opened(checkpoint: Path) -> Checkpoint:
 def _check(opened: TrainingBuild, options: TrainOptions, *, json: bool, quiet: bool) -> None:
     """Compares the steps with the unsplit model, and prints the verdict."""
     from dnnc.engines.torch.check.check import check_training
-    from passes.model.graph import listing
+    from passes.graph.graph import listing
 
     with progress(not quiet) as report:
         report("start the ranks", None)

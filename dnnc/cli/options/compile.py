@@ -19,7 +19,7 @@ class Search(StrEnum):
 
 
 class Strategy(StrEnum):
-    """Plans by name (``passes.shard.mesh.named``)."""
+    """Plans by name (``passes.partition.layouts.mesh.named``)."""
 
     DATA = "data"
     MEGATRON = "megatron"

@@ -23,7 +23,7 @@ from ir.core.ops import Location
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import BytesType
 from ir.ops.builder import Builder
-from passes.model.graph import topological
+from passes.graph.graph import topological
 
 ACCELERATOR, CPU = "accelerator", "cpu"
 """Names of the two device types; devices are ``acc0``, ``acc1``... and ``cpu0``..."""

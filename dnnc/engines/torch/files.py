@@ -124,7 +124,7 @@ def read_step(files: Snapshot) -> Step:
     """The training step of a build. Raises InvalidInput for a text that is no plan of one."""
     from dnnc.build.training import Step
     from dnnc.onnx import DIALECTS
-    from passes.model.folding import expand
+    from passes.graph.folding import expand
 
     return Step.of(expand(read_program(files)), DIALECTS, files.where(PROGRAM))
 

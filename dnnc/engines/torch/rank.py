@@ -47,7 +47,7 @@ from ir.core.topology import Topology
 from ir.ops.grads import STATE
 from ir.system.host import device_cores, local_cores, not_preempting
 from ir.system.signals import Terminated
-from passes.model.graph import listing
+from passes.graph.graph import listing
 
 START = 300.0
 """Seconds that ranks at least have to begin: imports take long on loaded machines."""

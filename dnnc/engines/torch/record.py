@@ -30,7 +30,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 from ir.system.files import read_input_text
 from ir.system.scratch import whole_file
-from passes.model.learning import samples_of
+from passes.costs.learning import samples_of
 
 LOSSES = "losses.json"
 _END = b"\n]\n"

@@ -29,7 +29,7 @@ from dnnc.onnx.providers import CUDA, Provider
 from ir.core.topology import DeviceType, Topology
 from ir.system.scratch import scratch_folder
 from ir.text.units import percent_text
-from passes.model.op_time import op_seconds
+from passes.costs.op_time import op_seconds
 
 DTYPES = ("f32", "f16", "bf16")
 SIDE = 4096

@@ -5,7 +5,7 @@ kernels that ``dnnc train`` calls (``profile``). Their operands come from memory
 
 - *efficiency*, of the classes ``KIND-training`` and ``KIND-backward``: ``flops / (rate * efficiency)`` of all passes of a class
   adds up to the seconds that they took, each as often as its model has it, without those in which weights come from memory and
-  gradients are added up (``passes.model.op_time``). Passes that wait for memory are left out.
+  gradients are added up (``passes.costs.op_time``). Passes that wait for memory are left out.
 - *launch*: the time of an op in a long chain of small ones.
 """
 
@@ -24,8 +24,8 @@ from ir.core.facets import Cost
 from ir.core.module import Module
 from ir.core.topology import DeviceType, Topology
 from ir.system.scratch import scratch_folder
-from passes.model.op_time import BACKWARD, TRAINING, bandwidth_of, in_training, sums_seconds
-from passes.model.products import memory_seconds
+from passes.costs.op_time import BACKWARD, TRAINING, bandwidth_of, in_training, sums_seconds
+from passes.costs.products import memory_seconds
 
 ROUNDS = 5
 """Runs of each pass that count."""

@@ -16,8 +16,8 @@ from ir.core.diagnostics import DnncError
 from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type
-from passes.canonicalize import CanonicalizePass
 from passes.framework.base import PassContext
+from passes.prepare.canonicalize import CanonicalizePass
 
 
 class OnnxBodies:

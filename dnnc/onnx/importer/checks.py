@@ -23,7 +23,7 @@ from dnnc.onnx.schemas import is_listed, schema
 from dnnc.onnx.types import ELEMENT_TYPES
 from ir.core.diagnostics import DiagnosticSink, Fault
 from ir.core.names import unique
-from passes.model.graph import topological
+from passes.graph.graph import topological
 
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20

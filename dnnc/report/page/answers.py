@@ -21,7 +21,7 @@ from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
-from passes.model.stages.load import load, stage_seconds, step_period
+from passes.stages.load import load, stage_seconds, step_period
 
 WORTH = 0.02
 """The least share of the time that is worth a sentence."""

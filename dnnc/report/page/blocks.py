@@ -1,6 +1,6 @@
 """What repeats in a plan, shown once: the ops of each distinct layer, the runs of such layers on a stage, the tensors between.
 
-A *layer* is a copy of a repeated part of the model, or what lies between two (``passes.model.spmd.plan.layers``). Layers whose
+A *layer* is a copy of a repeated part of the model, or what lies between two (``passes.plan.layers``). Layers whose
 ops were decided alike and cost the same are one *variant*; consecutive layers of one variant on one stage are a *run*. So 96
 equal layers are one variant of some thirty ops and one run with the count 96.
 """
@@ -15,13 +15,13 @@ from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
-from passes.model.folding import folding
-from passes.model.graph import reads, stage_members
-from passes.model.learning import learning_seconds
-from passes.model.op_time import body_seconds
-from passes.model.spmd.plan.layers import Layer, OpRow, groups, layers
-from passes.model.spmd.undecided import undecided, undifferentiated
-from passes.model.stages.placement_from_ir import leaving
+from passes.costs.learning import learning_seconds
+from passes.costs.op_time import body_seconds
+from passes.graph.folding import folding
+from passes.graph.graph import reads, stage_members
+from passes.meshes.undecided import undecided, undifferentiated
+from passes.plan.layers import Layer, OpRow, groups, layers
+from passes.stages.placement_from_ir import leaving
 
 
 @dataclass(slots=True)

@@ -33,10 +33,10 @@ from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.core.types import type_bytes, without_layout
 from ir.system.collector import collector_paused
-from passes.model.folding import expand
-from passes.model.spmd.plan.layers import Layer, OpRow
-from passes.model.stages.load import stage_seconds
-from passes.model.timeline.workload import workload
+from passes.graph.folding import expand
+from passes.plan.layers import Layer, OpRow
+from passes.stages.load import stage_seconds
+from passes.timeline.workload import workload
 
 SCHEMA = "dnnc.report/1"
 

@@ -15,7 +15,7 @@ from dnnc.report.page.texts import span
 from ir.core.module import Module, Plan
 from ir.core.names import bare
 from ir.core.types import type_bytes
-from passes.model.folding import expand
+from passes.graph.folding import expand
 
 WHITE, DARK = "#ffffff", "#c0392b"
 """The colours of the least and the largest number."""

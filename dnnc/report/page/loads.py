@@ -14,11 +14,11 @@ from ir.core.module import Mesh, Module, Plan
 from ir.core.names import bare
 from ir.core.topology import Link, Topology
 from ir.ops.opdefs import COLLECTIVES
-from passes.model.graph import cuts_of
-from passes.model.network import network
-from passes.model.spmd.mesh import mesh_over
-from passes.model.stages.load import stage_seconds
-from passes.model.timeline.workload import Workload
+from passes.costs.network import network
+from passes.graph.graph import cuts_of
+from passes.meshes.mesh import mesh_over
+from passes.stages.load import stage_seconds
+from passes.timeline.workload import Workload
 
 
 def devices_json(plan: Plan, topology: Topology, summary: TimelineSummary | None) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def _alike(rows: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, A
 
 
 def media_seconds(module: Module, plan: Plan, topology: Topology, load: Workload | None, blocks: Blocks) -> dict[str, float]:
-    """Seconds per microbatch that what the plan sends keeps each shared medium busy (``passes.model.network``): transfers
+    """Seconds per microbatch that what the plan sends keeps each shared medium busy (``passes.costs.network``): transfers
     between stages, and collectives of stages on meshes. ``load``: None for one stage."""
     seconds: dict[str, float] = defaultdict(float)
     for wire in load.wires if load is not None else ():

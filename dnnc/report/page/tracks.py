@@ -19,8 +19,8 @@ from dnnc.report.page.texts import exact, span
 from dnnc.report.timeline import ROUNDING, TimelineSummary, summarize_timeline
 from ir.core.module import Module, Plan, Schedule, Stage
 from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, shown
-from passes.model.timeline.memory import Held, memory_over_time
-from passes.model.timeline.simulate import simulate
+from passes.timeline.memory import Held, memory_over_time
+from passes.timeline.simulate import simulate
 
 MOST_BARS = 12_000
 """Bars of a timeline that a page holds: those that start first."""

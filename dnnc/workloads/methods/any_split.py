@@ -26,7 +26,7 @@ from dnnc.workloads.methods.training import SCHEDULES, read_graph
 from ir.core.module import Module
 
 if TYPE_CHECKING:
-    from passes.partition import Budget
+    from passes.partition.objective import Budget
     from passes.reference.assignment.solver import AnySolution
 
 ANY_SECONDS = 120.0
@@ -35,12 +35,12 @@ ANY_SECONDS = 120.0
 
 def any_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Any assignment of nodes to devices: local search for a plan, mixed-integer programmes for the bound."""
-    from passes.model.network import network
-    from passes.model.stages.from_ir import problem_of
-    from passes.model.stages.problem import plan_costs
+    from passes.costs.network import network
     from passes.partition.bridge.explain import at_least_a_plan
     from passes.reference.assignment.solver import solve_any
     from passes.reference.from_workload import color_classes
+    from passes.stages.from_ir import problem_of
+    from passes.stages.problem import plan_costs
 
     takes(options)
     topology = topology_of(module)
@@ -90,7 +90,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
 
 
 def _budget(options: SolveOptions) -> Budget:
-    from passes.partition import Budget
+    from passes.partition.objective import Budget
 
     return Budget(seconds=ANY_SECONDS if options.time_limit is None else options.time_limit)
 

@@ -29,8 +29,8 @@ from ir.core.objectives import LATENCY, PIPEDREAM, TRAINING
 from ir.core.outcomes import Outcome, outcome
 
 if TYPE_CHECKING:
-    from passes.model.stages.lattice.dp import Stages
     from passes.reference.baselines import Case, Plan
+    from passes.stages.lattice.dp import Stages
 
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
@@ -168,11 +168,11 @@ def _expert_stages(path: str, module: Module, case: Case) -> Stages:
 
 def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
     """The problem for baselines, and the parameters of the objective as the exact methods state them."""
-    from passes.model.network import network
-    from passes.model.stages.colocation import colocation
-    from passes.model.stages.from_ir import problem_of
+    from passes.costs.network import network
     from passes.reference.baselines import latency_case, pipedream_case, throughput_case, training_case
     from passes.reference.from_workload import color_classes
+    from passes.stages.colocation import colocation
+    from passes.stages.from_ir import problem_of
 
     if objective == PIPEDREAM.name:
         from dnnc.workloads.methods.pipedream import read_problem

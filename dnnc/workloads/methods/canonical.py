@@ -12,12 +12,12 @@ from ir.core.module import Module
 
 def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     """The module with its ops in an order independent of names and of the file, and the original position of each op."""
-    from passes.model.liveness import value_bytes
-    from passes.model.network import network
-    from passes.model.stages.canonical import canonical_order
-    from passes.model.stages.colocation import FORWARD
-    from passes.model.stages.from_ir import problem_of
+    from passes.costs.liveness import value_bytes
+    from passes.costs.network import network
     from passes.reference.from_workload import color_classes
+    from passes.stages.canonical import canonical_order
+    from passes.stages.colocation import FORWARD
+    from passes.stages.from_ir import problem_of
 
     topology, entry = topology_of(module), module.entry
     problem = problem_of(module, topology, network(topology))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from dnnc.workloads.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, topology_of
 from ir.core.module import Module
 from ir.core.outcomes import outcome
-from passes.model.work import now
+from passes.solvers.work import now
 
 if TYPE_CHECKING:
-    from passes.model.stages.lattice.dp import Stages
-    from passes.model.stages.problem import Problem
-    from passes.partition import Solution
-    from passes.partition.groups.solver import GroupPlan, Hierarchy
+    from passes.partition.lattice.groups.solver import GroupPlan, Hierarchy
+    from passes.partition.objective import Solution
+    from passes.stages.lattice.dp import Stages
+    from passes.stages.problem import Problem
 
 FLAT_SHARE = 0.4
 """Share of the time for the search that assumes the bandwidth inside a group everywhere."""
@@ -26,18 +26,18 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     between groups, and is sent at it, once, if a reader is in another group. The links of ``module`` are those inside a group.
 
     First a search assumes the bandwidth inside a group everywhere; its value is a lower bound. Then its order is cut with both
-    bandwidths, then the exact search over ideals and groups runs (``passes.partition.groups``). Nodes are numbered canonically,
-    so that nothing depends on the order of the file."""
-    from passes.model.network import network
-    from passes.model.stages.canonical import canonical_order
-    from passes.model.stages.colocation import colocation
-    from passes.model.stages.from_ir import problem_of
-    from passes.model.stages.lattice.ideals import permuted
-    from passes.model.stages.load import load
-    from passes.model.stages.problem import stage_cost
-    from passes.model.stages.reduce import ordered, quotient
+    bandwidths, then the exact search over ideals and groups runs (``passes.partition.lattice.groups``). Nodes are numbered
+    canonically, so that nothing depends on the order of the file."""
+    from passes.costs.network import network
     from passes.partition.bridge.explain import explain
-    from passes.partition.groups.solver import Hierarchy, group_parts
+    from passes.partition.lattice.groups.solver import Hierarchy, group_parts
+    from passes.stages.canonical import canonical_order
+    from passes.stages.colocation import colocation
+    from passes.stages.from_ir import problem_of
+    from passes.stages.lattice.ideals import permuted
+    from passes.stages.load import load
+    from passes.stages.problem import stage_cost
+    from passes.stages.reduce import ordered, quotient
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None
@@ -84,10 +84,10 @@ def _plan(
     problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
 ) -> tuple[Solution, GroupPlan | None]:
     """The search with the bandwidth inside a group everywhere, and the plan for both bandwidths, None if there is none."""
-    from passes.model.interrupts import interruptible
-    from passes.model.stages.bounds import best_bound, prices
-    from passes.partition.groups.solver import best_along, best_packed, solve_groups
-    from passes.partition.search.replicas import replicate
+    from passes.partition.lattice.groups.solver import best_along, best_packed, solve_groups
+    from passes.partition.lattice.search.replicas import replicate
+    from passes.solvers.interrupts import interruptible
+    from passes.stages.bounds import best_bound, prices
 
     assert options.hierarchy is not None
     began = now()
@@ -140,10 +140,11 @@ def _replicas(kind: int, most: int) -> int:
 
 def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
     """The best plan with the bandwidth inside a group everywhere, on the nodes of ``problem``."""
-    from passes.model.stages.reduce import quotient, reduce
-    from passes.partition import Budget, solve
     from passes.partition.bridge.explain import at_least_a_plan
-    from passes.partition.search.replicas import replicate
+    from passes.partition.lattice.search.replicas import replicate
+    from passes.partition.lattice.search.throughput import solve
+    from passes.partition.objective import Budget
+    from passes.stages.reduce import quotient, reduce
 
     merged = reduce(problem)
     small = quotient(problem, merged)

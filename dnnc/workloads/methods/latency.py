@@ -21,8 +21,8 @@ from ir.core.module import Module
 from ir.core.objectives import LATENCY
 
 if TYPE_CHECKING:
-    from passes.model.stages.problem import Problem
     from passes.reference.latency import BuiltLatency, LatencyProblem, Schedule
+    from passes.stages.problem import Problem
 
 CPUS = "cpus"
 """Name of all CPUs together in an answer."""
@@ -64,10 +64,10 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
 def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltLatency]:
     """The throughput problem and the latency problem of the same nodes and devices. Raises UsageError for options of other
     objectives."""
-    from passes.model.network import network
-    from passes.model.stages.from_ir import problem_of
+    from passes.costs.network import network
     from passes.reference.from_workload import color_classes
     from passes.reference.latency import latency_problem
+    from passes.stages.from_ir import problem_of
 
     takes(options, "--pieces")
     if options.comm != "sum":

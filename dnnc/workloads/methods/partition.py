@@ -12,7 +12,7 @@ from ir.core.facets import StageSet
 from ir.core.module import Module, Plan
 
 if TYPE_CHECKING:
-    from passes.partition import PartitionPass
+    from passes.partition.bridge.partition_pass import PartitionPass
 
 
 @dataclass(frozen=True, slots=True)

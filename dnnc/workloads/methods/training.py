@@ -42,9 +42,9 @@ SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """All nodes of a colour are on one device, or on each of its replicas; the split of forward nodes is contiguous."""
-    from passes.model.stages.problem import pools
     from passes.partition.bridge.explain import at_least_a_plan
     from passes.reference.training import solve_training
+    from passes.stages.problem import pools
 
     takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
     topology = topology_of(module)
@@ -106,7 +106,7 @@ def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: T
 
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
     """The graph and the schedule. Raises UsageError for options of other objectives, and without backward nodes."""
-    from passes.model.network import network
+    from passes.costs.network import network
     from passes.reference.from_workload import training_graph_of
 
     schedule = options.schedule or "1f1b"
@@ -124,7 +124,7 @@ def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, st
 def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
     """The cost of replicas: each averages as many bytes of gradients as it has parameters. The format does not separate
     parameters from activations, so the size of forward nodes is used, an upper bound."""
-    from passes.model.network import network
+    from passes.costs.network import network
     from passes.reference.training.problem import Replication
 
     if not topology.links:

@@ -1,5 +1,5 @@
 """Which op has which rule of differentiation: one file per family (``arithmetic``, ``unary``, ``moves``,
-``indexing``, ``recurrent``, ..), one table.
+``indexing``, ``products``, ``recurrent``, ``reductions``, ``kernels``), one table.
 
 To add a rule: a function from ``Site`` to the gradients of the operands (``passes.differentiate.site``) in the file of its
 family, a line in that file's ``RULES``, and an instance in ``tests/passes/differentiate``, where every rule is compared with

@@ -14,9 +14,9 @@ from dataclasses import replace
 from ir.core.diagnostics import UsageError
 from ir.core.module import Plan
 from ir.core.topology import Topology
-from passes.model.faults import NotAChoice
-from passes.model.stages.problem import Problem
+from passes.graph.faults import NotAChoice
 from passes.partition.faults import DevicesUnlike, OneDevice
+from passes.stages.problem import Problem
 
 ORDERS: Mapping[str, Callable[[int, int], int]] = {
     "loop": lambda stage, devices: stage % devices,

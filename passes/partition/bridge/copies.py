@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ir.core.outcomes import TIGHT
-from passes.model.stages.bounds import best_bound, prices
-from passes.model.stages.problem import Problem, pools
-from passes.model.work import sufficient_gap
 from passes.partition.bridge.explain import Overfull
 from passes.partition.bridge.handover import counting, slowest
 from passes.partition.bridge.memory import with_bound, within_memory
 from passes.partition.bridge.on_links import host_size, link_value
 from passes.partition.bridge.plan import Asked
+from passes.partition.lattice.search.replicas import replicate
 from passes.partition.objective import Solution
-from passes.partition.search.replicas import replicate
+from passes.solvers.work import sufficient_gap
+from passes.stages.bounds import best_bound, prices
+from passes.stages.problem import Problem, pools
 
 
 def on_copies(asked: Asked, held: Problem, whole: Problem, search: Callable[[Problem], Solution]) -> Solution | None:

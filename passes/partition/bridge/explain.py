@@ -19,8 +19,6 @@ import numpy as np
 
 from ir.core.diagnostics import Diagnostic, Infeasible, Severity
 from ir.core.topology import Topology
-from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
-from passes.model.work import now, unlimited
 from passes.partition.faults import (
     AskedTooMuch,
     MoreStagesThanDevices,
@@ -31,8 +29,10 @@ from passes.partition.faults import (
     NotProven,
     WeightsOverMemory,
 )
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
-from passes.partition.search.throughput import solve
+from passes.solvers.work import now, unlimited
+from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 """Of one attempt to solve a changed problem."""

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ir.core.topology import Topology
-from passes.model.stages.placement_from_ir import stage_memory
-from passes.model.stages.problem import Kind, Problem, stage_cost
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.plan import Asked
 from passes.partition.objective import Solution
+from passes.stages.placement_from_ir import stage_memory
+from passes.stages.problem import Kind, Problem, stage_cost
 
 
 def counting(problem: Problem, topology: Topology) -> Problem:

@@ -9,17 +9,17 @@ import numpy as np
 
 from ir.core.module import Func
 from ir.core.outcomes import outcome
-from passes.model.graph import cuts_of, listing
-from passes.model.liveness import stage_live
-from passes.model.stages.arrays import Ints
-from passes.model.stages.bounds import prices
-from passes.model.stages.placement_from_ir import Memory, stage_memory
-from passes.model.stages.problem import Floats, Problem, stage_cost
-from passes.model.stages.reduce import Groups
+from passes.costs.liveness import stage_live
+from passes.graph.graph import cuts_of, listing
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
 from passes.partition.objective import Solution
+from passes.stages.arrays import Ints
+from passes.stages.bounds import prices
+from passes.stages.placement_from_ir import Memory, stage_memory
+from passes.stages.problem import Floats, Problem, stage_cost
+from passes.stages.reduce import Groups
 
 _ROUNDS = 4
 """Searches with lowered limits, and as many with more workspace counted before."""

@@ -26,17 +26,17 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.objectives import THROUGHPUT
 from ir.core.outcomes import TIGHT, outcome
 from ir.core.topology import Topology
-from passes.model.graph import cuts_of
-from passes.model.network import Network
-from passes.model.stages.fusing import without_borders
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.placement_from_ir import placement_problem, stage_memory
-from passes.model.stages.placement_search import search
-from passes.model.stages.problem import Problem, plan_costs, pools
-from passes.model.work import did, now
+from passes.costs.network import Network
+from passes.graph.graph import cuts_of
 from passes.partition.bridge.plan import with_stages
-from passes.partition.groups.solver import Hierarchy, best_along, best_packed, solve_groups
+from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
 from passes.partition.objective import Solution
+from passes.solvers.work import did, now
+from passes.stages.fusing import without_borders
+from passes.stages.lattice.dp import Stages
+from passes.stages.placement_from_ir import placement_problem, stage_memory
+from passes.stages.placement_search import search
+from passes.stages.problem import Problem, plan_costs, pools
 
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""

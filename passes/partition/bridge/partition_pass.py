@@ -24,24 +24,15 @@ from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
 from ir.core.topology import Topology
+from passes.costs.learning import step_text
+from passes.costs.liveness import own_bytes, states_bytes
+from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.model.digest import problem_digest
-from passes.model.faults import NotAChoice, NotInRange
-from passes.model.learning import step_text
-from passes.model.liveness import own_bytes, states_bytes
-from passes.model.network import network
-from passes.model.spmd.undecided import undecided
-from passes.model.stages.bounds import best_bound
-from passes.model.stages.colocation import colocation
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.fusing import streamed_problem_of, with_borders
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Problem, pools
-from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
-from passes.model.symbols import insert_symbols
-from passes.model.work import now, sufficient_gap
+from passes.graph.digest import problem_digest
+from passes.graph.faults import NotAChoice, NotInRange
+from passes.graph.symbols import insert_symbols
+from passes.meshes.undecided import undecided
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
@@ -51,9 +42,18 @@ from passes.partition.bridge.pins import check_cuts, check_order, check_separabl
 from passes.partition.bridge.plan import Asked, contracted_groups, contracted_inexactly, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
+from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution, uncut
-from passes.partition.search.replicas import MOST_REPLICAS, replicate
-from passes.partition.search.throughput import solve
+from passes.solvers.work import now, sufficient_gap
+from passes.stages.bounds import best_bound
+from passes.stages.colocation import colocation
+from passes.stages.from_ir import problem_of
+from passes.stages.fusing import streamed_problem_of, with_borders
+from passes.stages.lattice.dp import Stages
+from passes.stages.load import COMM
+from passes.stages.problem import Problem, pools
+from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
@@ -72,7 +72,7 @@ class PartitionPass(Pass):
     must lie in different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device).
     ``replicas``: most devices that a stage may run on, each handling every so-many-th sample (0: as many as there are).
     ``microbatches``: of a training step (0: 8), ordered as ``family`` does (empty: as 1F1B;
-    ``passes.model.timeline.families``). ``chunks``: stages on each device of a training step, put there in ``chunk_order``,
+    ``passes.timeline.families``). ``chunks``: stages on each device of a training step, put there in ``chunk_order``,
     ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the
     search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds of counted work.
     ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``: look for plans

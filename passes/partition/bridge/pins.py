@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Container, Mapping, Sequence
 
 from ir.core.diagnostics import Infeasible
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import Groups, ordered
 from passes.partition.faults import CutAgainstPins, CutJoined, PinsApart, PinsInCircle
+from passes.stages.problem import Problem
+from passes.stages.reduce import Groups, ordered
 
 _SHOWN = 8
 """Ops of a way that are told."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ir.core.facets import Group, StageSet
 from ir.core.module import Func, Module, PlanStage
 from ir.core.topology import Topology
-from passes.model.network import Network
-from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
-from passes.model.stages.reduce import Groups
+from passes.costs.network import Network
 from passes.partition.objective import Parts, Solution
+from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
+from passes.stages.reduce import Groups
 
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps

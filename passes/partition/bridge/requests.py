@@ -12,8 +12,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func
 from ir.core.topology import Topology
-from passes.model.faults import AmbiguousOp, UnknownDevice, UnknownOp
-from passes.model.graph import reads
+from passes.graph.faults import AmbiguousOp, UnknownDevice, UnknownOp
+from passes.graph.graph import reads
 from passes.partition.faults import CutIsInput, CutUnread, FoldedAway, NoSuchTensor, PinForm, PinnedTwice
 
 

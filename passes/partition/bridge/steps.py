@@ -25,9 +25,8 @@ from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.outcomes import outcome
 from ir.core.topology import Topology
-from passes.model.exchange import BUCKET
-from passes.model.graph import reads
-from passes.model.learning import (
+from passes.costs.exchange import BUCKET
+from passes.costs.learning import (
     ASYNCHRONOUS,
     InFlight,
     Learning,
@@ -37,18 +36,19 @@ from passes.model.learning import (
     saved_values,
     step_seconds,
 )
-from passes.model.liveness import resource_bytes
-from passes.model.network import Network
-from passes.model.op_time import bandwidth_of
-from passes.model.stages.bounds import least_step, prices
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import Floats, Problem
-from passes.model.stages.reduce import Groups
-from passes.model.timeline.families import stages_in_flight
-from passes.model.work import is_over
+from passes.costs.liveness import resource_bytes
+from passes.costs.network import Network
+from passes.costs.op_time import bandwidth_of
+from passes.graph.graph import reads
 from passes.partition.bridge.chunks import chunk_devices
 from passes.partition.bridge.explain import Overfull
-from passes.partition.search.replicas import replicated_kinds
+from passes.partition.lattice.search.replicas import replicated_kinds
+from passes.solvers.work import is_over
+from passes.stages.bounds import least_step, prices
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import Floats, Problem
+from passes.stages.reduce import Groups
+from passes.timeline.families import stages_in_flight
 
 MOST_TRIED = 8
 """Numbers of stages that are tried, beside that of the least load."""

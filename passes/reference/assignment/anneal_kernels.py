@@ -7,7 +7,7 @@ belongs to one of them.
 
 What falls is the *excess*: what all loads together have above their caps. A device below its cap is worth nothing, so work
 moves there freely, and total transfers fall as well as the largest load. (A norm of the loads ended at worse plans: it leaves
-slow devices idle.) Every loop here is compiled by the rules of ``passes.model.kernels`` (cache, no interpreter lock);
+slow devices idle.) Every loop here is compiled by the rules of ``passes.solvers.kernels`` (cache, no interpreter lock);
 randomness is a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
 """
 
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, part
-from passes.model.stages.lattice.kernels import combined_load
-from passes.model.stages.problem import Floats, Ints
+from passes.solvers.kernels import compiled, part
+from passes.stages.lattice.kernels import combined_load
+from passes.stages.problem import Floats, Ints
 
 WEIGHTS, BUFFERS, LIVE, HELD, BROKEN, SIDES = range(6)
 """Columns of ``state[D]``: bytes by part, nodes held, demanded cuts that are not cut; from ``SIDES`` on, for each

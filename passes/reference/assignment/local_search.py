@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.model.stages.arrays import csr
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
-from passes.model.work import did, now
+from passes.solvers.work import did, now
+from passes.stages.arrays import csr
+from passes.stages.lattice.dp import Stages
+from passes.stages.load import COMM
+from passes.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from ir.system.child import module_command, module_environment
-from passes.model.highs import Watch
-from passes.model.stages.problem import Kind, Problem
-from passes.model.work import counts, did, is_over
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.milp import MilpResult, solve_milp
+from passes.solvers.highs import Watch
+from passes.solvers.work import counts, did, is_over
+from passes.stages.problem import Kind, Problem
 
 LARGE = 6_000
 """Pins of tensors times devices from which a programme is solved apart: about as many rows."""

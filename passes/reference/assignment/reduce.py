@@ -24,8 +24,8 @@ from collections import deque
 import numpy as np
 
 from ir.core.outcomes import TIGHT
-from passes.model.stages.problem import Floats, Problem
-from passes.model.stages.reduce import Groups
+from passes.stages.problem import Floats, Problem
+from passes.stages.reduce import Groups
 
 
 def reduce_any(problem: Problem, below: float = float("inf")) -> Groups:

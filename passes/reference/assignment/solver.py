@@ -25,16 +25,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from passes.model.highs import PROVEN, SAFETY
-from passes.model.stages.bounds import best_bound, lower_bound, prices
-from passes.model.stages.colocation import components
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Problem, violations
-from passes.model.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Anytime, Budget, Progress, Solution
-from passes.partition.search.throughput import solve
 from passes.reference.assignment.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.reference.assignment.reduce import reduce_any
+from passes.solvers.highs import PROVEN, SAFETY
+from passes.stages.bounds import best_bound, lower_bound, prices
+from passes.stages.colocation import components
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Problem, violations
+from passes.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
 
 DISTINCT = SAFETY
 """Relative difference of values that the mixed-integer solver can tell apart."""

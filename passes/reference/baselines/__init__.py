@@ -9,7 +9,6 @@ fills devices one after the other, ``metis`` splits evenly, ``pipedream_style`` 
 from collections.abc import Callable
 from typing import TypeAlias
 
-from passes.model.stages.lattice.dp import Stages
 from passes.reference.baselines.case import Case, Limits, NoPlan, Plan, StageLoad, judge
 from passes.reference.baselines.cases import pipedream_case, throughput_case, training_case
 from passes.reference.baselines.greedy import greedy
@@ -17,6 +16,7 @@ from passes.reference.baselines.latency import latency_case
 from passes.reference.baselines.metis import metis
 from passes.reference.baselines.pipedream_style import pipedream_style
 from passes.reference.baselines.plain import expert, local_search, one_device, topological
+from passes.stages.lattice.dp import Stages
 
 Baseline: TypeAlias = Callable[[Case, Limits], Stages]
 

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passes.model.graph import topological
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Kind, Problem
-from passes.model.stages.reduce import Groups, members_of
+from passes.graph.graph import topological
 from passes.partition.objective import Progress, SearchObjective
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Kind, Problem
+from passes.stages.reduce import Groups, members_of
 
 if TYPE_CHECKING:
     from passes.reference.latency import Schedule

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from passes.model.stages.bounds import lower_bound, prices
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Kind, Problem, plan_costs
-from passes.model.stages.reduce import Groups, completed, ordered, quotient
-from passes.partition.search.throughput import Throughput
+from passes.partition.lattice.search.throughput import Throughput
 from passes.reference.baselines.case import Case, StageLoad, Units
 from passes.reference.pipedream import Machines, PipeDream, Profile, stage_times
 from passes.reference.training import Training, TrainingGraph, training_load, training_value, units
 from passes.reference.training.problem import colour_units
+from passes.stages.bounds import lower_bound, prices
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Kind, Problem, plan_costs
+from passes.stages.reduce import Groups, completed, ordered, quotient
 
 
 def throughput_case(problem: Problem, classes: Groups, colours: Sequence[Sequence[int]]) -> Case:

@@ -12,10 +12,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import Found, KeepOn, Stages
-from passes.model.stages.lattice.ideals import BIG, Tables, prefixes, sequences
-from passes.model.work import now
 from passes.reference.baselines.case import Case, Limits, NoPlan
+from passes.solvers.work import now
+from passes.stages.lattice.dp import Found, KeepOn, Stages
+from passes.stages.lattice.ideals import BIG, Tables, prefixes, sequences
 
 MAX_WORDS = 64 << 20
 """Eight-byte words that the prefixes of an order and the programme over them may take."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Problem
-from passes.model.work import now
 from passes.reference.baselines.case import Case, Limits, NoPlan
+from passes.solvers.work import now
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Problem
 
 STEP = 1.02
 MOST_PLANS = 16
@@ -72,7 +72,7 @@ def _fill(problem: Problem, level: float, memory: bool) -> Stages | None:
 
 
 class _Filling:
-    """The device being filled. Its memory is that of ``passes.model.stages.problem`` without the buffers of what it
+    """The device being filled. Its memory is that of ``passes.stages.problem`` without the buffers of what it
     receives."""
 
     def __init__(self, problem: Problem, level: float, memory: bool) -> None:

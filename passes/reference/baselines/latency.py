@@ -17,12 +17,12 @@ from dataclasses import replace
 import numpy as np
 
 from ir.core.outcomes import SLACK
-from passes.model.graph import topological
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.reduce import Groups
+from passes.graph.graph import topological
 from passes.reference.baselines.case import Case, NoPlan, Plan
 from passes.reference.latency import BuiltLatency, LatencyProblem, Piece, faults, schedule
 from passes.reference.latency.bounds import critical_path
+from passes.stages.lattice.dp import Stages
+from passes.stages.reduce import Groups
 
 
 def latency_case(case: Case, built: BuiltLatency) -> Case:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Floats, Problem
 from passes.reference.baselines.case import Case, Limits, NoPlan
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Floats, Problem
 
 SCALE = 10_000_000
 """The sum of weights in METIS's integers, which have 32 bits."""

@@ -6,7 +6,7 @@ its profiles and the device-placement reference (msr-fiddle/dnn-partitioning, ``
 PipeDream drops inputs and masks from its graphs, else a mask that every layer reads would make one component of everything:
 where components are sought, a node without seconds counts only if it reads something and has at most ``MOST_READERS`` readers.
 (The reference lists such nodes by hand.) Components that then lie on a cycle become one, and nodes that cost nothing join their
-only neighbour (``passes.model.stages.reduce``). What is left is put in two orders, depth first from the first source and from
+only neighbour (``passes.stages.reduce``). What is left is put in two orders, depth first from the first source and from
 the last; over either, the dynamic programme is exact (``chain``).
 
 It never cuts between parallel branches, which is where operator graphs have their good cuts.
@@ -20,11 +20,11 @@ from typing import cast
 
 import networkx as nx
 
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import ordered, quotient, reduce
 from passes.reference.baselines.case import Case, Limits
 from passes.reference.baselines.chain import best_chain
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Problem
+from passes.stages.reduce import ordered, quotient, reduce
 
 MOST_READERS = 2
 """Of a node without seconds whose edges count: with more it is a mask or a context that is handed to all."""

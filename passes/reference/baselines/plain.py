@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import Stages
 from passes.reference.assignment import local_search as annealing
 from passes.reference.baselines.case import Case, Limits, NoPlan, judge
 from passes.reference.baselines.chain import best_chain
+from passes.stages.lattice.dp import Stages
 
 
 def one_device(case: Case, limits: Limits) -> Stages:
@@ -27,7 +27,7 @@ def one_device(case: Case, limits: Limits) -> Stages:
 
 def topological(case: Case, limits: Limits) -> Stages:
     """The best plan along the case's order, which is depth first where nodes are numbered canonically
-    (``passes.model.stages.canonical``). The published order-restricted programme matched the full one on 13 of 15 inputs.
+    (``passes.stages.canonical``). The published order-restricted programme matched the full one on 13 of 15 inputs.
     Raises NoPlan when none satisfies every limit."""
     return best_chain(case, [[(unit,) for unit in range(case.chained.problem.size)]], limits)
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from passes.model.stages.problem import Floats
 from passes.reference.latency.problem import LatencyProblem
 from passes.reference.latency.reduce import Reduced, grouped
+from passes.stages.problem import Floats
 
 
 def fastest(problem: LatencyProblem | Reduced) -> Floats:

@@ -2,7 +2,7 @@
 as stages, which the pass ``partition`` takes: every piece is one, on its device, in the order in which they run.
 
 A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
-of a stage (``passes.model.stages.problem``): of a workload what its nodes state, of a model weights, workspace (exactly, by
+of a stage (``passes.stages.problem``): of a workload what its nodes state, of a model weights, workspace (exactly, by
 ``liveness``) and buffers.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.model.stages.problem import Kind, Problem, slots
 from passes.partition.objective import Budget, Solution
 from passes.reference.latency.liveness import Liveness
 from passes.reference.latency.problem import LatencyProblem, Programs
 from passes.reference.latency.solver import LatencyBudget, solve_latency
+from passes.stages.problem import Kind, Problem, slots
 
 
 @dataclass(frozen=True)

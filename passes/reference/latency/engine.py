@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.stages.arrays import csr, grouped
-from passes.model.work import did
 from passes.reference.latency import kernels, label_kernels
 from passes.reference.latency.bounds import fastest, longest_to
 from passes.reference.latency.ideal_kernels import enumerate_ideals, sums
 from passes.reference.latency.liveness import Liveness
 from passes.reference.latency.problem import Piece, Programs
 from passes.reference.latency.reduce import Free, Reduced, expanded
+from passes.solvers.work import did
+from passes.stages.arrays import csr, grouped
 
 HUGE = 1 << 62
 """Stands for no memory limit."""

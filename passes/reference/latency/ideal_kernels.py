@@ -1,7 +1,7 @@
 """The compiled walk over the ideals of a reduced latency problem, and what is known of each. Arrays in, arrays out.
 
 The search goes from ideal to ideal by single nodes, so the walk keeps which ideal each node leads to: it goes breadth first and
-finds ideals that it has met in a table, where the walk of ``passes.model.stages.lattice`` meets each once and keeps no table.
+finds ideals that it has met in a table, where the walk of ``passes.stages.lattice`` meets each once and keeps no table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.kernels import compiled, nested
+from passes.solvers.kernels import compiled, nested
 
 
 @compiled

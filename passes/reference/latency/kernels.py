@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, inlined, part
+from passes.solvers.kernels import compiled, inlined, part
 
 NEVER = np.inf
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, part
 from passes.reference.latency.kernels import (
     NEVER,
     bytes_of,
@@ -29,6 +28,7 @@ from passes.reference.latency.kernels import (
     step_of,
     supersets,
 )
+from passes.solvers.kernels import compiled, part
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""

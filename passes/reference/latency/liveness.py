@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ir.core.module import Func
-from passes.model.graph import reads
-from passes.model.liveness import live_bytes, value_bytes
-from passes.model.sizes import sized_results
-from passes.model.stages.arrays import Ints
+from passes.costs.liveness import live_bytes, value_bytes
+from passes.graph.graph import reads
+from passes.graph.sizes import sized_results
+from passes.stages.arrays import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,8 +34,8 @@ from functools import cached_property
 
 import numpy as np
 
-from passes.model.stages.problem import Floats, Ints, Kind
 from passes.reference.latency.liveness import Liveness
+from passes.stages.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,9 +28,9 @@ from functools import cached_property
 
 import numpy as np
 
-from passes.model.graph import topological
-from passes.model.stages.problem import Floats, Ints, Kind
+from passes.graph.graph import topological
 from passes.reference.latency.problem import LatencyProblem, Piece
+from passes.stages.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)

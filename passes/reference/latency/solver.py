@@ -21,12 +21,12 @@ from functools import cache
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
-from passes.model.stages.problem import Kind
 from passes.partition.objective import Anytime, Budget, Progress, Solution
 from passes.reference.latency.bounds import critical_path, fastest, relaxed
 from passes.reference.latency.engine import Engine, Pass
 from passes.reference.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.reference.latency.reduce import Reduced, apart, reduced, restricted
+from passes.stages.problem import Kind
 
 SECONDS = 100.0
 """Longest search unless a limit is given."""

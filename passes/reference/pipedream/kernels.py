@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, nested
+from passes.solvers.kernels import compiled, nested
 
 LOOPS = 16
 """Turns of the innermost loop that count as one pair."""

@@ -32,7 +32,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.model.stages.problem import Floats, Ints
+from passes.stages.problem import Floats, Ints
 
 SCHEDULES = ("stash", "2bw", "flush", "gpipe")
 

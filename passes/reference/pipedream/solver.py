@@ -1,4 +1,5 @@
-"""Solves PipeDream's objective: the search of ``passes.partition.search`` with a dynamic programme over replicated stages.
+"""Solves PipeDream's objective: the search of ``passes.partition.lattice.search`` with a dynamic programme over replicated
+stages.
 
 A plan is a chain of ideals; between two of them lies a stage, which runs on r machines (its replicas). The programme walks the
 ideals backward; its state is an ideal and the number of machines for all that is outside it.
@@ -12,13 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import SLICE, Found, KeepOn, Stages
-from passes.model.stages.lattice.ideals import Family, Tables, members
-from passes.model.stages.problem import Floats, Kind, Problem, slots
-from passes.model.stages.reduce import Groups
-from passes.model.work import did
+from passes.partition.lattice.search.search import Search, per_ideal
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution
-from passes.partition.search.search import Search, per_ideal
 from passes.reference.pipedream.problem import (
     Machines,
     Profile,
@@ -30,6 +26,11 @@ from passes.reference.pipedream.problem import (
     weight_copies,
 )
 from passes.reference.pipedream.starts import start_bound
+from passes.solvers.work import did
+from passes.stages.lattice.dp import SLICE, Found, KeepOn, Stages
+from passes.stages.lattice.ideals import Family, Tables, members
+from passes.stages.problem import Floats, Kind, Problem, slots
+from passes.stages.reduce import Groups
 
 BISECTIONS = 50
 """The most halvings of the interval between the lower bound and the value of a plan."""

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
-from passes.model.stages.lattice.dp import KeepOn
-from passes.model.stages.lattice.tables import Tables
-from passes.model.stages.problem import Floats
-from passes.model.work import did
-from passes.partition.bounds.policy import POLICY
+from passes.partition.lattice.bounds.policy import POLICY
+from passes.solvers.work import did
+from passes.stages.lattice.dp import KeepOn
+from passes.stages.lattice.tables import Tables
+from passes.stages.problem import Floats
 
 
 def start_bound(

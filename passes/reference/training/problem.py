@@ -37,12 +37,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.model.graph import topological
-from passes.model.stages.arrays import distinct, rows_of
-from passes.model.stages.colocation import acyclic, components
-from passes.model.stages.problem import Floats, Ints, Joins, Kind, Problem, precedence
-from passes.model.stages.reduce import Groups
-from passes.partition.search.replicas import replicated_kinds
+from passes.graph.graph import topological
+from passes.partition.lattice.search.replicas import replicated_kinds
+from passes.stages.arrays import distinct, rows_of
+from passes.stages.colocation import acyclic, components
+from passes.stages.problem import Floats, Ints, Joins, Kind, Problem, precedence
+from passes.stages.reduce import Groups
 
 OBJECTIVES = ("sum", "split")
 Flags: TypeAlias = NDArray[np.bool_]

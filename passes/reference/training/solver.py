@@ -18,13 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
-from passes.model.stages.bounds import lower_bound, prices
-from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
-from passes.model.stages.lattice.ideals import Family, Tables, possible
-from passes.model.stages.problem import Kind, Problem, plan_loads
-from passes.model.stages.reduce import members_of
+from passes.partition.lattice.search.search import Search
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution
-from passes.partition.search.search import Search
 from passes.reference.training.problem import (
     OBJECTIVES,
     Replication,
@@ -37,6 +32,11 @@ from passes.reference.training.problem import (
     training_value,
     units,
 )
+from passes.stages.bounds import lower_bound, prices
+from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
+from passes.stages.lattice.ideals import Family, Tables, possible
+from passes.stages.problem import Kind, Problem, plan_loads
+from passes.stages.reduce import members_of
 
 
 @dataclass(frozen=True)

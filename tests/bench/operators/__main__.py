@@ -26,10 +26,10 @@ from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module
 from ir.core.topology import DeviceType
 from ir.system.scratch import scratch_folder
+from passes.costs.op_time import body_seconds
 from passes.framework.base import Measurements
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.model.op_time import body_seconds
 from tests.bench.machine import header
 from tests.bench.operators.cases import Case, cases, nothing
 

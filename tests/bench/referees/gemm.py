@@ -1,4 +1,4 @@
-"""Products of matrices in bf16, inside serving frameworks: ``passes.model.products`` with a preset, or with fitted numbers.
+"""Products of matrices in bf16, inside serving frameworks: ``passes.costs.products`` with a preset, or with fitted numbers.
 
 Who measured them (ai-dynamo/aiconfigurator, ``collector/trtllm/collect_gemm.py``) took turns between at most five copies of the
 weights, as many as exceed the second-level cache. So weights whose copies just fill it are found there, half as large ones or
@@ -16,8 +16,8 @@ import numpy as np
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.topology import DeviceType
-from passes.model.op_time import efficiency_of
-from passes.model.products import CUTS, TILES, Product, hit, product_seconds
+from passes.costs.op_time import efficiency_of
+from passes.costs.products import CUTS, TILES, Product, hit, product_seconds
 from tests.bench.referees.fitting import TOLD, Floats, fitted, judged
 
 SHEETS = {

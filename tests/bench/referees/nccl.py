@@ -1,4 +1,4 @@
-"""NCCL's collectives in one NVLink host: ``passes.model.exchange`` over the links of a preset, or with fitted ones."""
+"""NCCL's collectives in one NVLink host: ``passes.costs.exchange`` over the links of a preset, or with fitted ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.ops.opdefs import COLLECTIVES
-from passes.model.exchange import Speed, exchanges, rings
-from passes.model.network import Network
+from passes.costs.exchange import Speed, exchanges, rings
+from passes.costs.network import Network
 from tests.bench.referees.fitting import TOLD, Floats, error, fitted, judged
 
 KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}

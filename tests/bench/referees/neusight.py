@@ -1,4 +1,4 @@
-"""Inference and training steps of transformers on one GPU, in f32 by PyTorch, kernel by kernel: ``passes.model.op_time`` with
+"""Inference and training steps of transformers on one GPU, in f32 by PyTorch, kernel by kernel: ``passes.costs.op_time`` with
 the shipped preset, where there is one of the GPU, and with numbers fitted to other GPUs alone.
 
 What is fitted: efficiency of products and of memory, overhead of a kernel, and what the host takes to start one in training.
@@ -26,9 +26,9 @@ from ir.core.facets import Cost
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import TensorType
-from passes.canonicalize import CanonicalizePass
-from passes.cost import CostPass
-from passes.model.op_time import op_seconds, passes_seconds
+from passes.costs.op_time import op_seconds, passes_seconds
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.cost import CostPass
 from tests.bench.referees.fitting import Floats, least
 
 MODELS = {

@@ -15,7 +15,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan
 from passes.framework.base import PassContext
-from passes.place import PlacePass
+from passes.partition.place import PlacePass
 from tests.dnnc.engines.onnxruntime.building import lowered, model
 from tests.passes.staging import devices
 

@@ -6,7 +6,7 @@ import pytest
 
 from dnnc.check.dataflow import random_values
 from ir import DType, Func, Inline, Module, Op, Resource, Splat, TensorType, Value
-from passes.model.constants import constants_of
+from passes.costs.constants import constants_of
 
 F32, TRUTH = TensorType(DType.F32, (4,)), TensorType(DType.BOOL, ())
 TRAINS, STILL = Resource("@yes", TRUTH, Inline(b"\1")), Resource("@no", TRUTH, Inline(b"\0"))

@@ -27,9 +27,9 @@ from ir import load_module
 from ir.core.module import Module
 from ir.text.witness import DEVICES, MESHES, REPLICAS, Witness, read_witness, witness_text
 from passes.framework.base import PassContext
-from passes.model.folding import expand
-from passes.partition import PartitionPass
-from passes.place import PlacePass
+from passes.graph.folding import expand
+from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.place import PlacePass
 
 MLP = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"
 WIDE = "zoo:mlp,layers=4,hidden=512,inputs=512,outputs=512,batch=64"

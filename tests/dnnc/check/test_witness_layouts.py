@@ -16,10 +16,10 @@ from dnnc.check.witness.layouts import least_seconds
 from dnnc.check.witness.verify import verify_build
 from dnnc.cli import main
 from ir.text.witness import MESH, read_witness
-from passes.shard import NodeKind, ShardProblem, ValueKind, ValueNode, solve
-from passes.shard.problem.graph import Graph
-from tests.passes.shard.exact import brute_force
-from tests.passes.shard.problems import random_graph, random_layers
+from passes.partition.layouts import NodeKind, ShardProblem, ValueKind, ValueNode, solve
+from passes.partition.layouts.problem.graph import Graph
+from tests.passes.partition.layouts.exact import brute_force
+from tests.passes.partition.layouts.problems import random_graph, random_layers
 
 TRAINING = ("--objective", "training", "--loss", "mse:y")
 MODEL = "zoo:mlp,layers=4,hidden=64,inputs=64,outputs=64,batch=16"

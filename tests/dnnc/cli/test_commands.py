@@ -17,8 +17,8 @@ from dnnc.cli import main
 from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.module import Func, Plan, Program
-from passes.model.folding import expand, is_block
-from passes.model.spmd.reshard_ops import plain
+from passes.graph.folding import expand, is_block
+from passes.meshes.reshard_ops import plain
 from tests.dnnc.sealing import refresh
 
 MODEL = "zoo:mlp,hidden=32,batch=4"
@@ -403,7 +403,7 @@ def test_what_repeats_stands_once_in_a_plan(tmp_path: Path, capsys: pytest.Captu
 def test_a_crash_leaves_a_reproducer_that_opt_replays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from passes.cost import CostPass
+    from passes.prepare.cost import CostPass
 
     def crash(self: CostPass, module: object, context: object) -> object:
         raise ZeroDivisionError("by zero")

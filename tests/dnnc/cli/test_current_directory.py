@@ -81,7 +81,7 @@ def test_numba_takes_no_settings_from_there(tmp_path: Path) -> None:
     code = """
 import sys
 sys.path.append('.')
-from passes.model.kernels import numba
+from passes.solvers.kernels import numba
 numba.njit(lambda x: x)(1)
 print(numba.config.CACHE_DIR == 'poisoned', 'yaml' in sys.modules)
 """

@@ -22,7 +22,7 @@ from ir.core.facets import Cost, Measured, Time
 from ir.core.limits import LIMITS
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
-from passes.model.op_time import op_seconds
+from passes.costs.op_time import op_seconds
 from tests.dnnc.onnx.models import model
 
 DETECTOR = """g (float[n, 16] x, int64 steps) => (float[?, 16] y) {

@@ -21,16 +21,16 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
+from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import stage_cost
 from passes.partition.faults import NothingFits
-from passes.shard import ShardPass
-from passes.shard.mesh.candidates import Candidate
-from passes.shard.mesh.one_mesh import MeshSearch
+from passes.partition.layouts.mesh.candidates import Candidate
+from passes.partition.layouts.mesh.one_mesh import MeshSearch
+from passes.partition.shard_pass import ShardPass
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import stage_cost
 
 MACHINES = """
 version = 1
@@ -323,7 +323,7 @@ def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from dnnc.compile.driver import CompileOptions, compile_model; "
         f"compile_model(CompileOptions('zoo:mlp,hidden=16', 'preset:cpu-2', Path({str(tmp_path / 'b')!r}), plan_only=True, "
-        "mesh='none')); print('passes.shard' in sys.modules)"
+        "mesh='none')); print('passes.partition.layouts' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -18,10 +18,10 @@ from dnnc.report import plan_headline
 from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh, Module, Plan, Resource, Schedule
-from passes.model.graph import cuts_of
-from passes.model.liveness import SLOTS
-from passes.model.spmd.count import count
-from passes.model.spmd.cross_mesh import message_bytes, parties
+from passes.costs.liveness import SLOTS
+from passes.graph.graph import cuts_of
+from passes.meshes.costs.count import count
+from passes.meshes.costs.cross_mesh import message_bytes, parties
 
 BUS = """version = 1
 [types.core]

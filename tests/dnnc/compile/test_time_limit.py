@@ -11,7 +11,7 @@ import pytest
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.workloads.solve import SolveOptions, solve_file
 from ir.core.diagnostics import DiagnosticSink
-from passes.model.work import counts
+from passes.solvers.work import counts
 from tests.dnnc.workloads.workload_files import PROFILE, edge, node, placement, text_of
 
 MODEL = "zoo:mlp,layers=6,hidden=1024,batch=64"

@@ -23,11 +23,11 @@ from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topo
 from ir.layout_rules import rules
 from passes.framework.base import Pass
 from passes.framework.manager import PassManager
-from passes.model.folding import folding
-from passes.model.graph import reads
-from passes.place import PlacePass
-from passes.replay.assign import AssignPass
-from passes.replay.meshes import ReplayPass, Stated
+from passes.graph.folding import folding
+from passes.graph.graph import reads
+from passes.partition.place import PlacePass
+from passes.partition.replay.assign import AssignPass
+from passes.partition.replay.meshes import ReplayPass, Stated
 
 BEFORE = ("canonicalize", "unfuse", "cost", "training")
 """What a pipeline does before its search."""

@@ -22,9 +22,9 @@ from ir.core.facets import BackwardTime, Color, Direction, Time, Transfer
 from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.topology import Topology
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import Problem
+from passes.costs.network import network
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import Problem
 from tests.dnnc.workloads.workload_files import PROFILE, chain, edge, node, placement, random_placement, text_of
 
 

@@ -24,7 +24,7 @@ from dnnc.machines.cluster import NodeMeter, _Host, _joined, _Pair, named_nodes,
 from dnnc.machines.probes import Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
 from ir.core.diagnostics import DiagnosticSink, UsageError
-from passes.model.network import network
+from passes.costs.network import network
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
 from tests.dnnc.engines.onnxruntime.processes import gone
 

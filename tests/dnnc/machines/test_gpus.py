@@ -13,7 +13,7 @@ from dnnc.machines.probes import NotRun, Sample
 from dnnc.machines.samples import CHAIN, Workload, chain, product
 from dnnc.onnx.providers import CUDA, Provider
 from ir.core.topology import DeviceType
-from passes.model.op_time import op_seconds
+from passes.costs.op_time import op_seconds
 
 LAUNCH = 20e-6
 """Seconds of a run, beside its ops."""

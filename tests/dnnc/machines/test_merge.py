@@ -8,7 +8,7 @@ from dnnc.machines import merged, parse_link
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
 from ir.core.diagnostics import DiagnosticSink, DnncError, InvalidInput, UsageError
 from ir.core.topology import Topology
-from passes.model.network import Network, device_classes
+from passes.costs.network import Network, device_classes
 
 SPECS = ("cpu-2,cores=2,memory=8GiB", "a100x2", "2xh100x2")
 

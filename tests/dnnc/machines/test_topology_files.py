@@ -19,7 +19,7 @@ from ir.core.limits import Limits
 from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.core.types import DType
 from ir.text.positions import positions
-from passes.model import network
+from passes.costs import network
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "topology"
 VALID = ("two_hosts", "unequal", "mesh", "providers")

@@ -15,7 +15,7 @@ from ir.core.diagnostics import DiagnosticSink, ExitCode, InvalidInput
 from ir.core.topology import Topology
 from ir.system.host import local_cores, local_memory
 from ir.text.parser import parse_module
-from passes.model.network import Network, device_classes
+from passes.costs.network import Network, device_classes
 
 
 def load(name: str):  # type: ignore[no-untyped-def]

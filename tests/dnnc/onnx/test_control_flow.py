@@ -16,8 +16,8 @@ from dnnc.engines.onnxruntime.write.export import export_func
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.importer.evaluate import OnnxEvaluator
 from ir.core.diagnostics import Infeasible
-from passes.canonicalize import CanonicalizePass
 from passes.framework.base import PassContext
+from passes.prepare.canonicalize import CanonicalizePass
 from tests.dnnc.onnx.control_flow import equal, feeds, random_model, unoptimised
 from tests.dnnc.onnx.models import load, save
 

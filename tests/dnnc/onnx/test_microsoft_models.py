@@ -22,7 +22,7 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import ShardRule
 from ir.core.module import Func
 from passes import PassContext
-from passes.cost import CostPass, coverage
+from passes.prepare.cost import CostPass, coverage
 from tests.dnnc.onnx.microsoft_models import bert, decoder
 from tests.dnnc.onnx.test_models import compile_and_check
 

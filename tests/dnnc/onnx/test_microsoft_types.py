@@ -19,7 +19,7 @@ from ir.core.facets import Cost
 from ir.core.types import TensorType
 from ir.layout_rules import rules
 from passes import PassContext
-from passes.cost import CostPass
+from passes.prepare.cost import CostPass
 from tests.dnnc.onnx.microsoft_cases import CASES, NodeCase
 
 

@@ -9,9 +9,9 @@ from dnnc.report import block_table, comparison_rows, comparison_table, layers_j
 from ir.core.module import Plan, PlanStage
 from ir.core.ops import Op, Value
 from ir.core.types import Partial, Replicate, Shard
-from passes.model.spmd.plan.layers import Layer, OpRow
-from passes.model.spmd.price import Collective
-from passes.shard import Alternative
+from passes.meshes.costs.price import Collective
+from passes.partition.alternatives import Alternative
+from passes.plan.layers import Layer, OpRow
 
 STAGE = PlanStage(0, "@gpu", ("a", "b", "c", "d"), 4, 2e-3, 0.0, 0.0, mesh="@mesh", collectives=1e-3)
 PLAN = Plan("@plan", "throughput", "sum", 3e-3, 3e-3, 3e-3, "optimal", 9e-3, (STAGE,))

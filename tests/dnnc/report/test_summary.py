@@ -7,7 +7,7 @@ from dataclasses import replace
 from dnnc.report import summarize, summary_text
 from dnnc.report.summary import Repeated
 from ir import parse_module
-from passes.model.folding import fold
+from passes.graph.folding import fold
 
 TEXT = """
 module @m {opset.onnx = 20, producer = "hand"} {

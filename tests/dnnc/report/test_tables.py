@@ -10,7 +10,7 @@ import pytest
 from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, table_text
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Device, DeviceType, Topology
-from passes.model.stages.load import stage_seconds
+from passes.stages.load import stage_seconds
 
 STAGES = (
     PlanStage(

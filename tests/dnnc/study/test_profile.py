@@ -19,9 +19,9 @@ from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Module
 from ir.core.topology import Device, DeviceType, Host, Topology
-from passes.model.learning import learning_seconds
-from passes.model.op_time import body_seconds
-from passes.model.profiled import Profile, is_of_training, key_of, passes_of, segments_of, types_of, with_profile
+from passes.costs.learning import learning_seconds
+from passes.costs.op_time import body_seconds
+from passes.costs.profiled import Profile, is_of_training, key_of, passes_of, segments_of, types_of, with_profile
 
 MODEL = "zoo:mlp,layers=4,hidden=64,batch=4"
 

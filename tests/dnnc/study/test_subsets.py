@@ -13,7 +13,7 @@ from dnnc.machines.topology import load_topology, read_topology
 from dnnc.study.subsets import connected, parts, restricted, with_more
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.topology import Topology
-from passes.model.network import Network
+from passes.costs.network import Network
 
 DESKS = """version = 1
 switches = ["office"]

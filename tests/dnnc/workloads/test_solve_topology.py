@@ -21,7 +21,7 @@ from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from dnnc.workloads.verify_plan import IR, Limits, verify
 from dnnc.workloads.verify_plan.machines import ports_of
 from ir.core.diagnostics import DiagnosticSink
-from passes.model.network import network
+from passes.costs.network import network
 from tests.dnnc.workloads.workload_files import edge, node, placement, text_of
 
 TYPES = ("fast", "slow", "host")

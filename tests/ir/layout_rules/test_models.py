@@ -15,9 +15,9 @@ from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.types import Partial, Placement, Replicate, Shard
 from ir.layout_rules import LayoutRule, Strategy, coverage, rules
-from passes.canonicalize import CanonicalizePass
-from passes.canonicalize.unfuse import UnfusePass
 from passes.framework.base import PassContext
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.canonicalize.unfuse import UnfusePass
 from tests.ir.layout_rules.test_backward import LINEAR, SMOOTH
 
 FAMILIES = (

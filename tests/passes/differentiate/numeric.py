@@ -20,7 +20,7 @@ from ir.core.facets import UPDATE, phase_of
 from ir.ops.grads import ACCUMULATE
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
-from passes.model.graph import renamed
+from passes.graph.graph import renamed
 
 Array = NDArray[Any]
 OPSET = 20

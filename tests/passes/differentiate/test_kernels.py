@@ -17,9 +17,9 @@ from ir import DType, Func, Inline, Location, Module, Op, OptimizerState, Resour
 from ir.core.attributes import attributes
 from ir.core.facets import Cost, phase_of
 from ir.text.dense import dense_data
-from passes.cost import CostPass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
+from passes.prepare.cost import CostPass
 from tests.ir.layout_rules.cases import CASES
 from tests.ir.layout_rules.harness import Case, type_of, whole
 from tests.ir.layout_rules.making import Make, Maker

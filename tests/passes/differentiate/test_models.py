@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dnnc.zoo import catalogue
 from ir import Module, StageSet
-from passes.model.graph import reads
+from passes.graph.graph import reads
 from tests.passes.differentiate.oracle import compare, differentiated, values_of
 
 MODELS = {

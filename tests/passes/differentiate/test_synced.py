@@ -12,10 +12,10 @@ from ir import Module
 from ir.core.facets import WEIGHT_GRADIENT, phase_of, sync_of
 from ir.core.module import Stage
 from ir.ops.opdefs import COLLECTIVES
-from passes.model.learning import trained
-from passes.model.spmd.plan.parts import priced_under, stage_parts
-from passes.model.spmd.price import price
-from passes.model.spmd.undecided import undecided
+from passes.costs.learning import trained
+from passes.meshes.costs.price import price
+from passes.meshes.undecided import undecided
+from passes.plan.parts import priced_under, stage_parts
 from tests.passes.differentiate.oracle import differentiated
 from tests.passes.differentiate.test_meshes import MACHINE, MODELS, members_update_as_unsplit
 

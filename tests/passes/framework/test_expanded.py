@@ -15,7 +15,7 @@ from ir.core.facets import Cost
 from ir.core.module import Func
 from passes import PassManager, parse_pipeline
 from passes.framework.registry import PIPELINES
-from passes.model.folding import expand, is_block
+from passes.graph.folding import expand, is_block
 
 REPEATED = "zoo:bert-base,layers=4,hidden=32,seq=8,vocab=100"
 

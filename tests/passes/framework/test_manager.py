@@ -17,9 +17,9 @@ from ir import Func, Module, attr, parse_module, print_module
 from ir.core.diagnostics import Diagnostic, InvalidInput, InvariantError
 from ir.core.topology import Topology
 from passes import AnalysisCache, Pass, PassContext, PassCrash, PassManager, parse_pipeline, pipeline_of
+from passes.costs.network import network
 from passes.framework.base import needed
-from passes.model.folding import expand, folding
-from passes.model.network import network
+from passes.graph.folding import expand, folding
 from tests.passes.staging import devices
 
 TEXT = """module @m {

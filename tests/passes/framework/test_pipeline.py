@@ -17,8 +17,8 @@ import passes.framework.registry as registry
 from ir import Module
 from ir.core.diagnostics import UsageError
 from passes import PASSES, PIPELINES, Pass, PassContext, describe, parse_pipeline, pipeline_text
-from passes.canonicalize import CanonicalizePass
-from passes.cost import CostPass
+from passes.prepare.canonicalize import CanonicalizePass
+from passes.prepare.cost import CostPass
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,16 @@ def test_every_named_pipeline_stands_for_its_passes(name: str) -> None:
 def test_importing_the_package_loads_no_pass_and_nothing_heavy() -> None:
     code = "import sys, json, passes; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-    heavy = {"lark", "numpy", "networkx", "numba", "onnx", "passes.cost", "passes.canonicalize", "passes.partition"}
+    heavy = {
+        "lark",
+        "numpy",
+        "networkx",
+        "numba",
+        "onnx",
+        "passes.prepare.cost",
+        "passes.prepare.canonicalize",
+        "passes.partition",
+    }
     assert heavy.isdisjoint(loaded)
 
 

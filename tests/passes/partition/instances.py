@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from passes.model.stages.problem import Kind, Problem, stage_cost
+from passes.stages.problem import Kind, Problem, stage_cost
 
 
 def random_problem(

@@ -10,9 +10,9 @@ from itertools import chain, combinations, product
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Kind, Problem, stage_cost, violations
 from passes.reference.assignment.local_search import Sides, kind_of, stages_of
+from passes.stages.lattice.dp import Stages
+from passes.stages.problem import Kind, Problem, stage_cost, violations
 
 
 def brute_force_any(problem: Problem, together: tuple[tuple[int, ...], ...] = ()) -> float:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from passes.model.stages.problem import Problem
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.milp import MilpResult, Model
+from passes.stages.problem import Problem
 
 
 def solve_contiguous(

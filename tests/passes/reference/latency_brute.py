@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from passes.model.stages.problem import Kind
 from passes.reference.latency import LatencyProblem, Programs
 from passes.reference.latency.liveness import Liveness
+from passes.stages.problem import Kind
 
 
 def random_latency(seed: int, *, nodes: int = 6, pieces: int = 1, kinds: int = 2, devices: int = 2) -> LatencyProblem:

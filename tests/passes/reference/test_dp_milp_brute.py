@@ -13,19 +13,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Kind, Problem
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
-from passes.partition.search.throughput import solve
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.milp import MilpResult, solve_milp
 from passes.reference.assignment.solver import solve_any
 from passes.reference.assignment.training import problem_of_units
 from passes.reference.pipedream import Machines, Profile, solve_pipedream
 from passes.reference.training import OBJECTIVES, solve_training, training_load, training_value, units
+from passes.stages.load import COMM
+from passes.stages.problem import Kind, Problem
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import brute_force, random_problem
-from tests.passes.partition.search.test_exact import claimed
+from tests.passes.partition.lattice.search.test_exact import claimed
 from tests.passes.reference.any_brute import brute_force_any, dear_transfers
 from tests.passes.reference.assignment.test_solver import claimed as claimed_any
 from tests.passes.reference.contiguous_milp import solve_contiguous

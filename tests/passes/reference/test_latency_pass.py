@@ -13,11 +13,11 @@ from ir.core.module import Func, Module, Plan, Schedule
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.verifier import verify
 from passes.framework.base import PassContext
-from passes.lower import LowerPass
-from passes.place import PlacePass
+from passes.partition.place import PlacePass
+from passes.programs.lower import LowerPass
+from passes.programs.schedule import SchedulePass
 from passes.reference.reference_pass import ReferencePass
-from passes.schedule import SchedulePass
-from tests.passes.partition.groups.test_along_order import random_module
+from tests.passes.partition.lattice.groups.test_along_order import random_module
 from tests.passes.staging import chain, devices, op, value
 
 

@@ -18,16 +18,16 @@ from ir.core.module import Func, Module, Plan, Resource, Schedule, Splat
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
 from ir.verifier import verify
+from passes.costs.network import network
 from passes.framework.base import PassContext
-from passes.lower import LowerPass
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import Problem
-from passes.model.timeline.simulate import simulate
-from passes.place import PlacePass
+from passes.partition.place import PlacePass
+from passes.programs.lower import LowerPass
+from passes.programs.schedule import SchedulePass
 from passes.reference.pieces import pieces
 from passes.reference.reference_pass import ReferencePass
-from passes.schedule import SchedulePass
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import Problem
+from passes.timeline.simulate import simulate
 from tests.passes.partition.instances import random_problem
 from tests.passes.reference.any_brute import brute_force_any
 from tests.passes.staging import chain, devices, op, planned, value

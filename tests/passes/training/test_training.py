@@ -12,8 +12,8 @@ from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import Sync
+from passes.costs.learning import StepLoss
 from passes.framework.base import PassContext
-from passes.model.learning import StepLoss
 from passes.training import TrainingPass
 
 LOGITS = """module @m {opset.onnx = 20} {

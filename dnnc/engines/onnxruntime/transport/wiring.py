@@ -5,8 +5,8 @@ per member of its mesh (members work on each microbatch together). A device has 
 
 An *edge* has all values that go from one stage to another; a *link* has those that go from one place to another. Two replicas
 have a link if they work on a common microbatch. Member i of a mesh receives from member i mod n of the n members of the
-producer, as ``passes.model.spmd.cross_mesh`` plans it on one host: there, forwarding values between members gains nothing. The
-starter feeds all members and collects outputs from those that deliver them.
+producer, as ``passes.meshes.costs.cross_mesh`` plans it on one host: there, forwarding values between members gains nothing.
+The starter feeds all members and collects outputs from those that deliver them.
 """
 
 from __future__ import annotations

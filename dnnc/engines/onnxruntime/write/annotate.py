@@ -63,7 +63,7 @@ class _Sharding:
     them."""
 
     def __init__(self, module: Module, devices: Sequence[Sequence[str]]) -> None:
-        from passes.model.spmd.decided import decided
+        from passes.meshes.decided import decided
 
         self.decided = decided(module)
         self.ops = self.decided.func.ops

@@ -53,7 +53,7 @@ from ir.core.topology import Topology
 from ir.system.digests import digest_weights
 from ir.system.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.system.signals import termination_raises
-from passes.model.graph import reads
+from passes.graph.graph import reads
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 WEIGHTS = ("shared", "per-stage", "none")
@@ -186,7 +186,7 @@ def is_build(folder: Path) -> bool:
 def write_plan_files(module: Module, target: Path, made_by: str, cut: Sequence[StageSegments] = ()) -> None:
     """Writes ``plan.ir``, with the programs of the stages ``cut``, and ``plan.json``."""
     from ir import print_module
-    from passes.model.folding import fold
+    from passes.graph.folding import fold
 
     folded = with_segments(fold(module.without(Program)), cut)
     (target / PROGRAM).write_text(made_by + print_module(folded), encoding="utf-8")

@@ -32,8 +32,8 @@ from ir.core.module import Declared, External, Func, Inline, Module, Resource, S
 from ir.core.names import unique
 from ir.core.ops import Op, Region, Value, all_ops, all_values
 from ir.core.types import DType, MapType, OptionalType, SeqType, TensorType, Type
-from passes.model.folding import expand, is_block
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.graph.folding import expand, is_block
+from passes.meshes.reshard_ops import without_reshards
 
 Tensors: TypeAlias = Callable[[Resource], onnx_ir.TensorProtocol]
 

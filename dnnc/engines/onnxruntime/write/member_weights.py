@@ -18,7 +18,7 @@ from dnnc.engines.onnxruntime.write.weights_file import INLINE_LIMIT, layout, wr
 from ir.core.module import External, Inline, Resource, View
 from ir.core.types import TensorType, type_bytes
 from ir.ops.boxes import Box
-from passes.model.spmd import Part
+from passes.meshes import Part
 
 PARTS_FILE = "parts.data"
 """File of the parts that are not contiguous, with ``--weights shared``."""

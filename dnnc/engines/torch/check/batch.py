@@ -22,7 +22,7 @@ from ir.core.module import Func
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, type_bytes
 from ir.ops.grads import BATCH_NORMALIZATION, MASK
-from passes.model.learning import CROSS_ENTROPY, IGNORED, StepLoss
+from passes.costs.learning import CROSS_ENTROPY, IGNORED, StepLoss
 
 MOST = 4 << 30
 """Bytes of values that a batch in one piece may have: autograd keeps most of them."""

@@ -53,7 +53,7 @@ from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
 from ir.ops.grads import ASSIGN, STATE, hyperparameters
 from ir.system.scratch import scratch_folder
-from passes.model.spmd.reshard_ops import without_reshards
+from passes.meshes.reshard_ops import without_reshards
 
 TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
 """By optimizer: the difference over the range of a weight that passes."""

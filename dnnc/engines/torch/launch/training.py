@@ -44,7 +44,7 @@ from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageE
 from ir.core.facets import OptimizerState
 from ir.ops.grads import STATE
 from ir.system.scratch import scratch_folder
-from passes.model.graph import listing
+from passes.graph.graph import listing
 
 if TYPE_CHECKING:
     from dnnc.engines.torch.checkpoint import Checkpoint

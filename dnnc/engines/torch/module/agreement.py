@@ -44,12 +44,12 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from ir.ops.grads import ACCUMULATE, ASSIGN, averages_in_order
-from passes.canonicalize import CanonicalizePass
+from passes.costs.learning import is_float
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import Pass, PassContext
 from passes.framework.manager import PassCrash, PassManager
-from passes.model.graph import renamed
-from passes.model.learning import is_float
+from passes.graph.graph import renamed
+from passes.prepare.canonicalize import CanonicalizePass
 from passes.training import NOTHING_TRAINS, TrainingPass, with_stated
 
 _ORDERED = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch compares no other integers

@@ -11,11 +11,11 @@ from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
-from passes.localize import LocalizePass
-from passes.lower import LowerPass
-from passes.place import PlacePass
-from passes.replay.assign import AssignPass
-from passes.schedule import SchedulePass
+from passes.partition.place import PlacePass
+from passes.partition.replay.assign import AssignPass
+from passes.programs.localize import LocalizePass
+from passes.programs.lower import LowerPass
+from passes.programs.schedule import SchedulePass
 from tests.passes.staging import devices
 
 SQUARE = TensorType(DType.F32, (32, 32))  # 4096 bytes

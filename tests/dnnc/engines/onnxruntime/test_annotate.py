@@ -12,7 +12,7 @@ from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.engines.onnxruntime.write.annotate import annotation_faults
 from ir.core.module import Mesh, Module, Plan
 from ir.ops.boxes import box, shape_of
-from passes.model.spmd.decided import decided
+from passes.meshes.decided import decided
 
 SPEC = "zoo:bert-base,layers=1,hidden=32,heads=4,vocab=64,seq=8,batch=4"
 

@@ -20,10 +20,10 @@ from dnnc.check.check import check_build
 from dnnc.engines.onnxruntime import Pipeline
 from dnnc.engines.onnxruntime.write import write_build
 from ir.core.module import Module
-from passes.schedule import SchedulePass
-from tests.passes.model.spmd.graphs import random_module
-from tests.passes.model.spmd.members import localized
-from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
+from passes.programs.schedule import SchedulePass
+from tests.passes.meshes.graphs import random_module
+from tests.passes.meshes.members import localized
+from tests.passes.meshes.planning import inputs_of, lowered, random_plan, through
 
 SHAPES: list[tuple[int, ...]] = [(2,), (3,), (2, 2), (4,)]
 

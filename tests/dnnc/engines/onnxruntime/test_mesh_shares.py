@@ -17,7 +17,7 @@ from dnnc.engines.onnxruntime import Pipeline
 from dnnc.onnx import DIALECTS
 from ir.core.module import Mesh, Program, Stage
 from ir.ops.opdefs import is_collective
-from tests.passes.model.spmd.members import local_programs
+from tests.passes.meshes.members import local_programs
 
 BERT = "zoo:bert-base,layers=1,hidden=64,heads=4,vocab=128,seq=16,batch=1"
 TYPES = """

@@ -16,12 +16,12 @@ from dnnc.engines.onnxruntime import Pipeline
 from dnnc.engines.onnxruntime.write import write_build
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
-from passes.canonicalize.unfuse import UnfusePass
-from passes.cost import CostPass
-from passes.schedule import SchedulePass
+from passes.prepare.canonicalize.unfuse import UnfusePass
+from passes.prepare.cost import CostPass
+from passes.programs.schedule import SchedulePass
 from tests.dnnc.sealing import edit
-from tests.passes.model.spmd.members import localized
-from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
+from tests.passes.meshes.members import localized
+from tests.passes.meshes.planning import inputs_of, lowered, random_plan, through
 from tests.passes.running import run
 
 SCALAR = """

@@ -8,10 +8,10 @@ import pytest
 from dnnc.build.timeline import COLLECTIVE, predicted
 from dnnc.build.trace import to_perfetto
 from ir.core.module import Plan
-from passes.schedule import SchedulePass
+from passes.programs.schedule import SchedulePass
 from tests.dnnc.report.test_timeline import overlaps
-from tests.passes.model.spmd.graphs import random_module
-from tests.passes.model.spmd.planning import lowered, random_plan, through
+from tests.passes.meshes.graphs import random_module
+from tests.passes.meshes.planning import lowered, random_plan, through
 
 
 def test_collectives_stand_behind_the_compute_of_their_sample() -> None:

@@ -29,8 +29,8 @@ from ir.core.ops import Op, Region, Value
 from ir.core.types import DType, TensorType
 from ir.system.digests import OpenFile
 from passes.framework.base import PassContext
-from passes.localize import LocalizePass
-from passes.model.folding import expand
+from passes.graph.folding import expand
+from passes.programs.localize import LocalizePass
 from tests.dnnc.engines.onnxruntime.building import lowered, model, run, session_of
 from tests.dnnc.report.test_timeline import overlaps
 

@@ -15,8 +15,8 @@ from dnnc.onnx.model import free_symbols
 from dnnc.onnx.weights import read_resource
 from ir import DiagnosticSink, Func, Module, OptimizerState, Resource, TensorType, verify
 from ir.core.facets import phase_of
-from passes.canonicalize import CanonicalizePass
 from passes.differentiate import DifferentiatePass
+from passes.prepare.canonicalize import CanonicalizePass
 from passes.training import TrainingPass
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")

@@ -12,9 +12,9 @@ import pytest
 from dnnc.engines.torch.write.schedule_csv import schedule_csv
 from ir.core.diagnostics import UsageError
 from ir.core.module import Schedule
-from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, step
-from passes.model.timeline.workload import Workload
-from tests.passes.model.timeline.test_families import equal, placed
+from passes.timeline.families import ASYNCHRONOUS, FAMILIES, step
+from passes.timeline.workload import Workload
+from tests.passes.timeline.test_families import equal, placed
 
 
 def loaded(path: Path, load: Workload, schedule: Schedule) -> Any:

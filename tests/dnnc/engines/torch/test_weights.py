@@ -12,7 +12,7 @@ from dnnc.onnx import DIALECTS
 from ir import parse_module
 from ir.core.diagnostics import InvalidInput
 from passes.framework.base import PassContext
-from passes.localize import LocalizePass
+from passes.programs.localize import LocalizePass
 from tests.golden import ROOT
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")

@@ -15,7 +15,7 @@ from dnnc.report.page import frame, page
 from ir.core.facets import Time
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, percent_text, seconds_text
-from passes.model.op_time import op_seconds
+from passes.costs.op_time import op_seconds
 from tests.dnnc.report.page.browser import Page, browser, chromium
 from tests.dnnc.report.page.planning import planned
 from tests.dnnc.report.page.test_document import HOSTILE, data_of, hostile

@@ -18,7 +18,7 @@ from dnnc.report.page.blocks import blocks, layers_of, stage_compute
 from dnnc.report.page.tracks import MOST_BARS, tracks_json
 from ir import parse_module, print_module
 from ir.core.module import Module, Plan
-from passes.model.folding import expand, fold
+from passes.graph.folding import expand, fold
 from tests.dnnc.report.page.planning import planned
 
 NAMED = (

@@ -10,12 +10,12 @@ from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module, Plan, Schedule
 from ir.core.topology import Topology
+from passes.costs.learning import InFlight
+from passes.costs.network import network
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.model.learning import InFlight
-from passes.model.network import network
 from passes.partition.bridge.steps import Steps
-from passes.place import PlacePass, stage_ops
+from passes.partition.place import PlacePass, stage_ops
 
 MODEL = "zoo:mlp,layers=8,hidden=64,batch=8"
 EVEN = "zoo:bert-base,layers=8,hidden=256,heads=4,seq=64,batch=32,vocab=50,positions=64"

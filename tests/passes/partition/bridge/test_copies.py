@@ -14,12 +14,12 @@ from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from passes.framework.base import PassContext
-from passes.model import work
-from passes.model.timeline.workload import largest_load, workload
-from passes.partition import PartitionPass
-from passes.place import PlacePass
+from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.place import PlacePass
+from passes.solvers import work
+from passes.timeline.workload import largest_load, workload
 from tests.passes.partition.bridge.test_steps import chain
-from tests.passes.partition.groups.test_along_order import hosts_of_two, random_module
+from tests.passes.partition.lattice.groups.test_along_order import hosts_of_two, random_module
 
 
 def two_stages(module: Module, topology: Topology, replicas: int) -> Plan:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.bounds import best_bound, cut_bound, prices
-from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import quotient
 from passes.partition.bridge.pins import on_two_sides
-from passes.partition.search.throughput import solve
+from passes.partition.lattice.search.throughput import solve
+from passes.stages.bounds import best_bound, cut_bound, prices
+from passes.stages.problem import Problem
+from passes.stages.reduce import quotient
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_problem
 
 
@@ -27,7 +27,7 @@ def with_cut(seed: int) -> Problem:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from((1, 2)))
 def test_the_bound_of_a_cut_holds(seed: int, replicas: int) -> None:
-    from passes.partition.search.replicas import replicate
+    from passes.partition.lattice.search.replicas import replicate
 
     problem = with_cut(seed)
     wide = replicate(problem, replicas) if replicas > 1 else problem

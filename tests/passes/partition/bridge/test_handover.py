@@ -14,7 +14,7 @@ from ir.core.module import Module, Plan
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
-from passes.place import PlacePass
+from passes.partition.place import PlacePass
 from passes.reference.reference_pass import ReferencePass
 
 

@@ -13,16 +13,17 @@ from ir.core.module import Func, Module, Plan, Resource, Splat
 from ir.core.ops import Location
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
-from passes.contract import ContractPass
+from passes.costs.network import network
 from passes.framework.base import PassContext
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
-from passes.model.stages.problem import Problem
-from passes.partition import Budget, PartitionPass, Solution, solve
 from passes.partition.bridge import partition_pass
 from passes.partition.bridge.explain import LEAST_SECONDS
-from passes.partition.objective import Progress
-from passes.place import PlacePass
+from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.lattice.search.throughput import solve
+from passes.partition.objective import Budget, Progress, Solution
+from passes.partition.place import PlacePass
+from passes.prepare.contract import ContractPass
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import Problem
 from tests.passes.staging import chain, devices, op, value
 
 

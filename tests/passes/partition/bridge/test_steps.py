@@ -17,20 +17,20 @@ from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.facets import Cost, OptimizerState
 from ir.core.module import Module, Plan, Resource
 from ir.core.topology import DeviceType, Topology
-from passes.cost import CostPass
+from passes.costs.exchange import BUCKET
+from passes.costs.learning import learning, learning_seconds, saved_values
+from passes.costs.liveness import stage_workspace
+from passes.costs.network import network
+from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext
-from passes.model import work
-from passes.model.exchange import BUCKET
-from passes.model.learning import learning, learning_seconds, saved_values
-from passes.model.liveness import stage_workspace
-from passes.model.network import network
-from passes.model.op_time import op_seconds
-from passes.partition import PartitionPass
 from passes.partition.bridge.explain import Overfull
+from passes.partition.bridge.partition_pass import PartitionPass
 from passes.partition.bridge.steps import Steps
 from passes.partition.faults import NotProven
-from passes.place import PlacePass
-from passes.schedule import SchedulePass
+from passes.partition.place import PlacePass
+from passes.prepare.cost import CostPass
+from passes.programs.schedule import SchedulePass
+from passes.solvers import work
 
 BATCH = 16
 BANDWIDTH, LATENCY = 1e9, 1e-6

@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from passes.model.interrupts import interruptible
+from passes.solvers.interrupts import interruptible
 
 CHILD = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from passes.reference.assignment.solver import solve_any
-from passes.model.stages.problem import violations
+from passes.stages.problem import violations
 from passes.partition.objective import Budget
 from tests.passes.partition.instances import series_parallel
 

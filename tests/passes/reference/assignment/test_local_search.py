@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.reference.assignment.anneal_kernels import anneal
 from passes.reference.assignment.local_search import (
     Assignment,
@@ -20,6 +18,8 @@ from passes.reference.assignment.local_search import (
     sided_value,
     stages_of,
 )
+from passes.stages.load import COMM
+from passes.stages.problem import Problem, plan_costs, violations
 from tests.passes.partition.instances import encoder_decoder, random_problem
 from tests.passes.reference.any_brute import brute_force_any, brute_force_sided, random_sides
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.reference.assignment import milp_process
 from passes.reference.assignment.local_search import sided_value
 from passes.reference.assignment.milp import heaviest, solve_milp
 from passes.reference.assignment.milp_process import solve_apart
+from passes.stages.load import COMM
+from passes.stages.problem import Problem, plan_costs, violations
 from tests.dnnc.engines.onnxruntime.processes import end_starter
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
 from tests.passes.reference.any_brute import brute_force_any, brute_force_sided, random_sides

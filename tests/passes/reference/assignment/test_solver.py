@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.load import COMM
-from passes.model.stages.problem import Kind, Problem, plan_costs, violations
-from passes.model.stages.reduce import quotient
+from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget
-from passes.partition.search.throughput import solve
 from passes.reference.assignment import solver as any_split
 from passes.reference.assignment.reduce import reduce_any
 from passes.reference.assignment.solver import solve_any
+from passes.stages.load import COMM
+from passes.stages.problem import Kind, Problem, plan_costs, violations
+from passes.stages.reduce import quotient
 from tests.passes.claims import SOLVED, Claim
 from tests.passes.partition.instances import random_chains, random_problem
 from tests.passes.reference.any_brute import brute_force_any, dear_transfers

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.reference.baselines import BASELINES, LOOSE, Case, Limits, NoPlan, Plan, expert, judge, throughput_case
 from passes.reference.baselines.pipedream_style import contracted
+from passes.stages.problem import Kind, Problem, plan_costs, violations
 from tests.passes.partition.instances import brute_force, random_chains, random_problem
 from tests.passes.reference.any_brute import brute_force_any
 

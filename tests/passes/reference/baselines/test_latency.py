@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.model.stages.problem import Kind, Problem
 from passes.reference.baselines import BASELINES, Case, Limits, NoPlan, judge, latency_case, throughput_case
 from passes.reference.baselines.latency import in_pieces
 from passes.reference.latency import BuiltLatency, Piece, latency_problem
+from passes.stages.problem import Kind, Problem
 
 
 def problem(

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import Kind
-from passes.model.work import counts
 from passes.reference.latency import LatencyBudget, LatencyProblem, Piece, TooManyKindsError, faults, schedule, solve_latency
 from passes.reference.latency import engine as latency_engine
 from passes.reference.latency import solver as latency_solver
 from passes.reference.latency.bounds import critical_path, relaxed
 from passes.reference.latency.engine import Engine
 from passes.reference.latency.reduce import reduced
+from passes.solvers.work import counts
+from passes.stages.problem import Kind
 from tests.passes.claims import Claim
 from tests.passes.reference.latency_brute import least_latency, random_latency, with_programs
 

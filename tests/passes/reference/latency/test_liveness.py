@@ -17,18 +17,18 @@ from ir.core.module import Declared, Func, Module, Plan, Resource
 from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import DType, TensorType
+from passes.costs.liveness import stage_workspace
+from passes.costs.network import network
 from passes.framework.base import PassContext
-from passes.model.liveness import stage_workspace
-from passes.model.network import network
-from passes.model.stages.from_ir import problem_of
-from passes.place import PlacePass
+from passes.partition.place import PlacePass
 from passes.reference.latency import LatencyProblem, Piece, kernels, latency_problem
 from passes.reference.latency.engine import graph_of
 from passes.reference.latency.liveness import liveness
 from passes.reference.latency.problem import piece_bytes, schedule
 from passes.reference.latency.reduce import reduced
 from passes.reference.reference_pass import ReferencePass
-from tests.passes.partition.groups.test_along_order import random_module
+from passes.stages.from_ir import problem_of
+from tests.passes.partition.lattice.groups.test_along_order import random_module
 from tests.passes.staging import devices, staged_modules
 
 

@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from passes.model.stages.lattice.tables import Tables
-from passes.model.stages.problem import Floats
+from passes.partition.lattice.search.search import Search
 from passes.partition.objective import Budget
-from passes.partition.search.search import Search
 from passes.reference.pipedream import Machines, Profile, kernels, solve_pipedream
 from passes.reference.pipedream.solver import PipeDream
 from passes.reference.pipedream.starts import start_bound
+from passes.stages.lattice.tables import Tables
+from passes.stages.problem import Floats
 from tests.passes.reference.pipedream.test_pipedream import FOLDER, downsets, read
 
 

@@ -14,9 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.lattice import kernels, walk_kernels
-from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
-from passes.model.stages.problem import Kind
 from passes.partition.objective import Budget
 from passes.reference.training import (
     OBJECTIVES,
@@ -26,6 +23,9 @@ from passes.reference.training import (
     units,
 )
 from passes.reference.training.solver import Training
+from passes.stages.lattice import kernels, walk_kernels
+from passes.stages.lattice.ideals import BIG, Tables, count_ideals
+from passes.stages.problem import Kind
 from tests.passes.claims import Claim
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "device-placement" / "throughput"

@@ -1,0 +1,6 @@
+"""A function as a graph, and what is read off it and its types alone: no machines, no seconds.
+
+- ``graph``: what an op reads, topological order, names replaced, the stages of ops and the tensors between them;
+- ``folding``: what repeats in a function, written once as functions and calls, and back;
+- ``sizes``: bytes of values; ``symbols``: where passes put the symbols that they write; ``digest``: what a bound is a bound of.
+"""

@@ -1,0 +1,243 @@
+"""A function as a graph: what an op reads, topological order, names replaced, the stages of ops and the tensors between
+them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import FORWARD, PHASES, UPDATE, Cost, ShardRule, StageSet, phase_of
+from ir.core.module import Func, Module, Plan
+from ir.core.names import ABSENT
+from ir.core.ops import Op, Region, Value
+from ir.core.types import type_bytes
+from ir.ops.opdefs import RESHARD
+from ir.ops.rows import gradient_order
+from passes.graph.faults import OpInNoStage, ReadsUnreachable, StagesWithHoles
+from passes.graph.sizes import sized_results
+
+
+def topological(after: Sequence[Iterable[int]]) -> list[int]:
+    """All positions, each before those of ``after`` it, the least that is ready first. Positions on a cycle or behind one are
+    missing. ``after`` is read twice; what it lists several times counts as often."""
+    missing = [0] * len(after)
+    for targets in after:
+        for w in targets:
+            missing[w] += 1
+    ready = [v for v, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while ready:
+        v = heapq.heappop(ready)
+        order.append(v)
+        for w in after[v]:
+            missing[w] -= 1
+            if not missing[w]:
+                heapq.heappush(ready, w)
+    return order
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """Names that ``op`` reads, operands first, then what its regions capture; each once, symbols included."""
+    operands = op.operands
+    if not op.regions and ABSENT not in operands and len(set(operands)) == len(operands):
+        return operands
+    found: dict[str, None] = {name: None for name in op.operands if name != ABSENT}
+    for _, region in op.regions:
+        found.update(dict.fromkeys(_captured(region)))
+    return tuple(found)
+
+
+def _captured(region: Region) -> Iterable[str]:
+    local = {arg.name for arg in region.args}
+    for op in region.ops:
+        yield from (name for name in reads(op) if name not in local)
+        local.update(value.name for value in op.results)
+    yield from (name for name in region.results if name not in local and name != ABSENT)
+
+
+def renamed(ops: Iterable[Op], names: dict[str, str]) -> tuple[Op, ...]:
+    """``ops`` with names replaced where they are read and where they are defined, in regions too."""
+    return tuple(_renamed(op, names) for op in ops)
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    operands = tuple(names.get(name, name) for name in op.operands)
+    results = tuple(Value(names[v.name], v.type) if v.name in names else v for v in op.results)
+    regions = tuple(
+        (key, Region(region.args, renamed(region.ops, names), tuple(names.get(name, name) for name in region.results)))
+        for key, region in op.regions
+    )
+    if operands == op.operands and results == op.results and regions == op.regions:
+        return op
+    return replace(op, operands=operands, results=results, regions=regions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``.
+
+    ``sent``: the phase in which it is made; ``read``: that of its first reader in ``target``, in the order of ``PHASES``."""
+
+    tensor: Value
+    name: str
+    """What the model calls it, where nothing else that ``target`` gets is called so; a ``comm.reshard`` gives other names."""
+    source: int
+    target: int
+    nbytes: int | None
+    """Bytes per microbatch, measured ones where the type does not tell; None where nothing does."""
+    sent: str = FORWARD
+    read: str = FORWARD
+
+
+def sender(phase: str, holders: Iterable[int], stage: int) -> int | None:
+    """Which of the stages ``holders``, which make a value in ``phase``, sends it to ``stage``; None where none may.
+
+    Forward values go to stages of higher number, gradients to those of lower number, what an update makes either way."""
+    before = [holder for holder in holders if holder < stage]
+    after = [holder for holder in holders if holder > stage]
+    if before and phase in (FORWARD, UPDATE):
+        return max(before)
+    return min(after) if after and phase != FORWARD else None
+
+
+def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
+    """The stages of each op of ``func``, in the ops' order.
+
+    Raises InvalidInput when an op has none, when a number below the highest is used by no op, for a value that no stage makes
+    which may send it to one that reads it (``sender``)."""
+    members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
+    problems = [OpInNoStage().at(describe(op)) for op, stages in zip(func.ops, members, strict=True) if not stages]
+    used = sorted({index for stages in members for index in stages})
+    for before, after in pairwise((-1, *used)):
+        if after > before + 1:
+            holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
+            problems.append(StagesWithHoles(holes, used[-1]).at(func.name))
+    made: dict[str, tuple[Op, tuple[int, ...]]] = {}
+    for op, stages in zip(func.ops, members, strict=True) if len(set(members)) > 1 else ():  # one stage sends itself nothing
+        for name in reads(op) if stages else ():
+            producer, holders = made.get(name, (None, ()))
+            if producer is not None and holders:
+                problems += _unreachable(name, producer, holders, op, stages)
+        made.update((value.name, (op, stages)) for value in op.results)
+    if problems:
+        raise InvalidInput(problems)
+    return members
+
+
+def _unreachable(
+    name: str, producer: Op, holders: tuple[int, ...], reader: Op, stages: tuple[int, ...]
+) -> Iterable[Diagnostic]:
+    """A fault where a stage of ``reader`` can get ``name`` from none of ``holders``: of the first such stage."""
+    phase = phase_of(producer.facets)
+    lost = next((s for s in stages if s not in holders and sender(phase, holders, s) is None), None)
+    if lost is None:
+        return
+    if phase == FORWARD:
+        source, hint = min(holders), "what a stage reads comes from stages of lower number"
+    else:
+        source, hint = max(holders), "gradients come from stages of higher number"
+    yield ReadsUnreachable(lost, name, source, describe(producer), hint).at(describe(reader))
+
+
+def cuts_of(func: Func) -> tuple[Cut, ...]:
+    """Every tensor that crosses from one stage to another: of the forward pass by producer in ``func``'s order, then by
+    receiver; behind these the gradients, in ``gradient_order``; then what an update makes. Raises as ``stage_members``."""
+    members = stage_members(func)
+    if len(set(members)) < 2:
+        return ()
+    targets: dict[str, dict[int, str]] = {}
+    made: dict[str, tuple[int, ...]] = {}
+    for op, stages in zip(func.ops, members, strict=True):
+        phase = phase_of(op.facets)
+        for name in reads(op):
+            for stage in stages:
+                if name in made and stage not in made[name]:
+                    readers = targets.setdefault(name, {})
+                    readers[stage] = min(phase, readers.get(stage, phase), key=PHASES.index)
+        made.update((value.name, stages) for value in op.results)
+    names = origins(func)
+    taken = {(target, name) for name, to in targets.items() for target in to}
+    found = []
+    for op, stages in zip(func.ops, members, strict=True):
+        phase = phase_of(op.facets)
+        for value, sized in zip(op.results, sized_results(op), strict=True):
+            for target, read in sorted(targets.get(value.name, {}).items()):
+                name = names.get(value.name, value.name)
+                if (target, name) in taken:
+                    name = value.name
+                taken.add((target, name))
+                source = sender(phase, stages, target)
+                assert source is not None
+                found.append(Cut(value, name, source, target, type_bytes(sized.type), phase, read))
+    return tuple(sorted(found, key=_channel_order))
+
+
+def _channel_order(cut: Cut) -> tuple[int, int, int]:
+    if cut.sent in (FORWARD, UPDATE):
+        return (2 if cut.sent == UPDATE else 0), 0, 0
+    return 1, *gradient_order(cut.source, cut.target)
+
+
+def origins(func: Func) -> dict[str, str]:
+    """What the model calls each value that it does not call so: results of ``comm.reshard``, and operands of those that make a
+    result of the model, which keeps its name."""
+    results = {value.name for value in func.results}
+    found: dict[str, str] = {}
+    for op in func.ops:
+        if op.name == RESHARD:
+            operand, result = op.operands[0], op.results[0].name
+            operand = found.get(operand, operand)
+            if result in results and operand not in results:
+                found[operand] = result
+            else:
+                found[result] = operand
+    return {name: found.get(origin, origin) for name, origin in found.items()}
+
+
+def is_sharded(module: Module) -> bool:
+    """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
+    plan = module.first(Plan)
+    if plan is not None and any(stage.mesh for stage in plan.stages):
+        return True
+    return any(op.facet(ShardRule) is not None for op in module.entry.ops)
+
+
+COST_PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
+
+
+def total_cost(ops: Iterable[Op]) -> Cost:
+    """The sum of the costs of the ops of a body, part by part."""
+    costs = [op.facet(Cost, Cost()) for op in ops]
+    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in COST_PARTS})
+
+
+def describe(op: Op) -> str:
+    """How diagnostics name an op: its graph path and node, else its id."""
+    node = "/".join(part for part in (op.location.path, op.location.node) if part)
+    return f"{node} ({op.id})" if op.location.node else op.id
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for a message; a long list is cut."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
+
+
+__all__ = [
+    "COST_PARTS",
+    "Cut",
+    "cuts_of",
+    "describe",
+    "is_sharded",
+    "listing",
+    "origins",
+    "reads",
+    "renamed",
+    "sender",
+    "stage_members",
+    "topological",
+    "total_cost",
+]

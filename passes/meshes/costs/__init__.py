@@ -1,0 +1,8 @@
+"""What the members of a mesh spend and hold: asked by searches, by stated plans, by reports and by ``verify-plan``.
+
+- ``member_work``, ``duplication``: what members spend on their parts of an op; which ops each member runs whole;
+- ``bill``, ``price``: what a sharded function costs under given decisions, collective by collective;
+- ``footprint``: what a stage needs of a device, activations and buffers too;
+- ``cross_mesh``: what passes between stages that are meshes, and what it costs;
+- ``count``: what the collectives of a lowered stage cost, counted from its ops.
+"""

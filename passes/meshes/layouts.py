@@ -1,0 +1,244 @@
+"""Layouts that a value may have on a mesh, and the cheapest way from each to each.
+
+A layout is one placement per mesh axis. A step changes one axis by one collective: all-gather ``S -> R``, all-reduce
+``P -> R``, reduce-scatter ``P -> S``, all-to-all ``S -> S'``; ``R -> S`` is a local slice and ``R -> P`` stands on one member
+(of a maximum: on all), both free. Its seconds are those of the largest part that it moves (``mesh``), as the *other* axes leave
+it. Where several axes split one dimension, the later splits what the earlier left, so only the last of them may be changed. A
+conversion is the cheapest chain of steps: a shortest path over layouts.
+
+Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split in the exact proportion of the
+shares unless ``uneven`` is allowed, and never into empty parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.core.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
+from ir.core.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.layout_rules import Factor, Strategy
+from ir.ops.opdefs import RESHARD_STEPS, reshard_step
+from passes.meshes.mesh import DeviceMesh
+
+Placements: TypeAlias = tuple[Placement, ...]
+Seconds: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[Dim, ...]
+UNCUT = frozenset(dtype for dtype in DType if dtype.bits < 8 and dtype is not DType.BOOL) | {
+    *(DType.STRING, DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F8E8M0),
+}
+"""Element types that no runtime cuts or exchanges: onnxruntime has no Slice of them, strings have no width, and several
+elements share a byte. Values of them are whole on each member; a weight may be cut beforehand, and is read as it is kept."""
+SMALL = 64
+"""Elements up to which a constant stands on every device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``."""
+
+    placements: tuple[Placements, ...]
+    convert: Seconds
+    numbers: Mapping[Placements, int]
+    """Of each layout its place in ``placements``."""
+
+    def number(self, placements: Placements) -> int:
+        """Its number, -1 where the type cannot have it."""
+        return self.numbers.get(placements, -1)
+
+
+@lru_cache(maxsize=1 << 12)
+def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False, weight: bool = False) -> Layouts:
+    """The layouts of a type; what is no tensor of known shape is replicated, and so is an ``UNCUT`` one of no ``weight``.
+    ``together``: what a gradient of a weight costs, whose sum shares messages with others (``Axis.seconds``)."""
+    possible = _possible(type_, mesh, uneven)
+    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
+        possible = [lies for lies in possible if not any(isinstance(p, Partial) for p in lies) and (weight or _is_whole(lies))]
+    found = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
+    size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
+    numbers = {placements: number for number, placements in enumerate(found)}
+    return Layouts(found, _closure(numbers, mesh, type_, size, together), numbers)
+
+
+def _is_whole(placements: Placements) -> bool:
+    return all(isinstance(placement, Replicate) for placement in placements)
+
+
+def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that its largest shard holds."""
+    return part(type_, placements, mesh, mesh.foremost)
+
+
+def part(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[int]) -> float:
+    """Part of a tensor that the member at ``place`` holds."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return 1.0
+    cuts: dict[int, list[tuple[Shares, int]]] = {}
+    for placement, axis, at in zip(placements, mesh.axes, place, strict=True):
+        if isinstance(placement, Shard):
+            cuts.setdefault(placement.dim, []).append((axis.shares, at))
+    share = 1.0
+    for dim, along in cuts.items():
+        length = type_.shape[dim]
+        assert isinstance(length, int)
+        share *= nested_cut(length, along)[1] / length
+    return share
+
+
+def local_shape(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[int]) -> Shape | None:
+    """The shape of the part of a tensor that the member at ``place`` holds; None where it has none."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return None
+    shape = list(type_.shape)
+    for placement, axis, at in zip(placements, mesh.axes, place, strict=True):
+        if isinstance(placement, Shard):
+            length = shape[placement.dim]
+            assert isinstance(length, int)
+            shape[placement.dim] = cut(length, axis.shares, at)[1]
+    return tuple(shape)
+
+
+def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member holds, over the room of its device, where that is most: no device is fuller than the
+    smallest would be with that part."""
+    parts = (part(type_, placements, mesh, member.place) / member.room for member in mesh.members)
+    return max(parts, default=split(type_, placements, mesh))
+
+
+def coherent(placements: Placements) -> bool:
+    """Whether all terms are of one reduction."""
+    return len({placement.reduction for placement in placements if isinstance(placement, Partial)}) <= 1
+
+
+def gradient_layout(placements: Placements) -> Placements:
+    """Where the maker of a value wants its gradient: of ``S(d)`` as ``S(d)``, of ``R`` and ``P(sum)`` as ``R``, of ``P(max)``
+    as ``P(sum)`` (``ir.layout_rules.backward_rule``)."""
+    return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in placements)
+
+
+def is_kept(type_: Type, *, training: bool) -> bool:
+    """Whether a resource of this type chooses where it is kept; others stand on every device."""
+    if not isinstance(type_, TensorType) or type_.elements is None:
+        return False
+    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
+
+
+def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
+    """Whether an op with operands and results of ``types`` can be split so, a strategy per axis of these shares, with no part
+    empty and all in proportion, unless ``uneven``."""
+    cuts: dict[str, list[Shares]] = {}
+    for strategy, shares in zip(strategies, axes, strict=True):
+        if strategy.factor:
+            cuts.setdefault(strategy.name, []).append(shares)
+    factors = {factor.name: factor for strategy in strategies if (factor := strategy.factor)}
+    if not all(none_empty(factors[name].size, along) for name, along in cuts.items()):
+        return False
+    odd = [factors[name] for name, along in cuts.items() if not proportional(factors[name].size, along)]
+    return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
+
+
+def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
+    """Whether the factor's units are single elements of all tensors that it lies along: only then are balanced parts of its
+    units also balanced parts of their dimensions, as layouts say, where parts are not equal."""
+    for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
+        if dim is not None and isinstance(type_, TensorType) and type_.shape is not None and type_.shape[dim] != factor.size:
+            return False
+    return True
+
+
+def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
+    whole: Placements = (Replicate(),) * len(mesh.axes)
+    if not isinstance(type_, TensorType) or type_.shape is None or not all(isinstance(dim, int) for dim in type_.shape):
+        return [whole]
+    if mesh.sizes == (1,):
+        return [whole]  # a part would be all of it
+    shape = [dim for dim in type_.shape if isinstance(dim, int)]
+    options: list[Placement] = [Shard(dim) for dim, length in enumerate(shape) if length > 1]
+    options.append(Replicate())
+    if type_.dtype not in (DType.BOOL, DType.STRING):
+        options += [Partial(reduction) for reduction in REDUCTIONS]
+    found = []
+    for placements in itertools.product(options, repeat=len(mesh.axes)):
+        fits = True
+        for dim, length in enumerate(shape):
+            axes = [axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)]
+            fits = fits and (not axes or (none_empty(length, axes) and (uneven or proportional(length, axes))))
+        if fits and coherent(placements):
+            found.append(placements)
+    return found
+
+
+def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
+    """Most split first, then by text: where costs tie, what takes least memory is found first."""
+    parts = math.prod(axis.size for p, axis in zip(placements, mesh.axes, strict=True) if isinstance(p, Shard))
+    return (-parts, tuple(map(str, placements)))
+
+
+def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float, together: bool) -> Seconds:
+    """Shortest paths (Floyd, Warshall)."""
+    found = tuple(number)
+    convert: Seconds = np.full((len(found), len(found)), np.inf)
+    np.fill_diagonal(convert, 0.0)
+    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
+        return convert
+    options = sorted({p for placements in found for p in placements}, key=str)
+    foremost = mesh.foremost
+    held = [size * part(type_, placements, mesh, foremost) for placements in found]
+    for one, placements in enumerate(found):
+        for position, axis in enumerate(mesh.axes):
+            source = placements[position]
+            locked = {p for p in placements[position + 1 :] if isinstance(p, Shard)}
+            for target in options:
+                if source in locked or target in locked or target == source:
+                    continue
+                two = number.get((*placements[:position], target, *placements[position + 1 :]))
+                if two is None:
+                    continue
+                name = reshard_step(source, target)
+                if name is not None:
+                    step = RESHARD_STEPS[name]
+                    if step.cuts_anew:
+                        passed = held[one] / axis.size
+                    elif step.join and step.split:
+                        passed = size * _largest_piece(type_, placements, found[two], position, mesh)
+                    else:
+                        passed = held[one if step.join else two]
+                    convert[one, two] = axis.seconds(step, passed, together=together)
+    for middle in range(len(found)):
+        np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
+    return convert
+
+
+def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member gives another where an axis cuts another dimension: what is in the shard of the one before
+    and of the other after."""
+    one, two = ((*mesh.foremost[:axis], member, *mesh.foremost[axis + 1 :]) for member in foremost_two(mesh.axes[axis].shares))
+    without = (*before[:axis], Replicate(), *before[axis + 1 :])
+    whole = split(type_, without, mesh)
+    pairs = (
+        (part(type_, before, mesh, source), part(type_, after, mesh, target)) for source, target in ((one, two), (two, one))
+    )
+    return max(mine * theirs for mine, theirs in pairs) / whole if whole else 0.0
+
+
+__all__ = [
+    "Layouts",
+    "Placements",
+    "Seconds",
+    "Shape",
+    "can_be_split",
+    "coherent",
+    "fullest",
+    "gradient_layout",
+    "is_kept",
+    "layouts_of",
+    "local_shape",
+    "part",
+    "split",
+]

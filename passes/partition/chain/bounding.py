@@ -1,0 +1,434 @@
+"""What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
+
+At first: each op's seconds, fused where it may be, as it is cut best (``speeds.Cuts``), its overhead whole; the least bytes of
+weights; the least parts of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as
+many devices. Then all runs of the form at once: its own least seconds by op, and the tables of its units (``chains``), without
+a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in plans, the solution of
+the run's problem, with borders in the layouts that suit best.
+
+All this is of one microbatch, without the hand-over that a device of a plan on several spends on each in inference. A table of
+a block (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
+form.
+
+Two tables per form for what is not of units: ``core``, without what crosses, in which a bound of a run is one of every run
+around it (what is left out costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the
+best link there is. Runs of one key are solved once. Every bound gives way a little for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ir.core.facets import Cost
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.outcomes import TIGHT
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import type_bytes
+from ir.layout_rules import rules
+from passes.costs.learning import recomputes
+from passes.costs.liveness import value_bytes
+from passes.costs.network import Network
+from passes.costs.op_time import dtype_of, fused_seconds, in_training, launches, least_seconds, op_seconds, stated_part
+from passes.graph.folding import Folding
+from passes.meshes.layouts import split
+from passes.meshes.mesh import DeviceMesh
+from passes.partition.chain.borders import Border, Cutter
+from passes.partition.chain.chains import Chain, Parts, parts_of
+from passes.partition.chain.crossings import Link, Links, stages_needed, volumes_of
+from passes.partition.chain.pipeline import Sequenced, StageRun, Table, alike
+from passes.partition.chain.submeshes import Block, Submeshes
+from passes.partition.chain.units import units_of
+from passes.partition.layouts.mesh.named import named_plan, restricted
+from passes.partition.layouts.mesh.speeds import Cuts
+from passes.partition.layouts.problem.build import Builder, ShardInput
+from passes.partition.layouts.problem.fused import chains_of
+from passes.partition.layouts.problem.problem import Floats
+from passes.partition.layouts.solver.search import NoPlanError, Progress, solve
+from passes.solvers.work import now
+
+LONGEST = 10.0
+"""Seconds of one search."""
+WIDER = 4.0
+"""How much longer a problem on a mesh of more axes takes to build, before one was."""
+
+
+@dataclass(slots=True)
+class Form:
+    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``compute``: seconds that the ops
+    of the whole function need at least, whatever is exchanged. ``cutter`` and ``chain`` where it has been built; ``prices`` of
+    memory under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
+
+    mesh: DeviceMesh
+    core: Floats
+    whole: Floats
+    compute: float
+    cutter: Cutter | None = None
+    chain: Chain | None = None
+    prices: list[float] = field(default_factory=lambda: [0.0])
+    priced: set[tuple[int, bool, bool]] = field(default_factory=set)
+    solved: set[int] = field(default_factory=set)
+    rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
+    kept: dict[int, Chain] = field(default_factory=dict)
+
+    def keeping(self, in_flight: int) -> Chain:
+        """The tables with what the backward passes of so many microbatches need as memory; ``chain`` has that of one, as every
+        stage needs it."""
+        assert self.chain is not None
+        if in_flight == 1:
+            return self.chain
+        if in_flight not in self.kept:
+            cutter = Cutter(self.chain.cutter.given.keeping(in_flight), self.chain.cutter.constants)
+            self.kept[in_flight] = Chain(cutter, self.chain.parts)
+        return self.kept[in_flight]
+
+
+class Bounding:
+    """Bounds for one module on one set of blocks."""
+
+    def __init__(
+        self,
+        module: Module,
+        topology: Topology,
+        net: Network,
+        folding: Folding | None,
+        meshes: Submeshes,
+        *,
+        memory: int = 0,
+        spare: int = 0,
+        uneven: bool = False,
+        training: bool = False,
+        microbatches: int = 1,
+        family: str = "",
+        strategy: str = "",
+        overlap: float | None = None,
+        progress: Progress = lambda label, fraction: None,
+    ) -> None:
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
+        ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the
+        plan of that name (``named``) of the whole function, on meshes of one shape; raises UnfitError where there is none.
+        ``overlap``: as of ``build``; then bounds alone mean something."""
+        self.topology, self.net, self.meshes = topology, net, meshes
+        self.strategy, self.overlap = strategy, overlap
+        self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
+        self.memory, self.spare = memory, spare
+        self.training, self.microbatches, self.family = training, microbatches, family
+        self.recomputes = recomputes(module)
+        self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
+        self.links = Links(topology, net, returns=training)
+        self.solved = 0
+        self.took: dict[int, float] = {}
+        began = now()
+        smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
+        self.base = self.built(meshes.forms[smallest])
+        self.units = units_of(module.entry, folding, self.base)
+        self.unit_of = {op: unit for unit, ops in enumerate(self.units.ops) for op in ops}
+        self.runs_of: dict[int, list[tuple[int, int]]] = {}
+        for first, row in enumerate(self.units.keys):
+            for length, key in enumerate(row):
+                self.runs_of.setdefault(key, []).append((first, first + length + 1))
+        self.once = self.volumes = volumes_of(self.base, self.units.ops)
+        self.parts: Parts | None = None
+        self.sizes = [
+            frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
+            for _, rule in rules(module, module.entry)
+        ]
+        self.least_bytes = self.least_memory(self.base)
+        cores = [(mesh, self.cheapest(mesh)) for mesh in meshes.forms]
+        empty = self.volumes.enter.shape
+        self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
+        self.equip(self.forms[smallest], self.base)
+        self.took[len(self.base.mesh.axes)] = now() - began
+        self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
+        self.blocks = meshes.blocks
+        self.beside = self.links_of(0)
+
+    def built(self, mesh: DeviceMesh) -> ShardInput:
+        given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
+        if not self.strategy:
+            return given
+        plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
+        return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
+
+    def links_of(self, further: int) -> dict[Block, tuple[Link, Link]]:
+        """The best links before and behind each block, with so many further ones behind it."""
+        found = {}
+        for block in self.blocks:
+            behind = self.links.behind(block)
+            found[block] = self.links.before(block), replace(behind, further=behind.further[:further])
+        return found
+
+    def limit(self, mesh: DeviceMesh) -> int | None:
+        limit = mesh.limited(self.memory).memory
+        return None if limit is None else max(1, limit - self.spare)
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
+        """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
+        links, key = self.beside[block], self.likeness(block, before, behind)
+        if key not in self.tables:
+            form, count = self.forms[block.form], math.prod(block.mesh.sizes)
+            here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
+            best = self.transfers(count, before, behind)
+            with np.errstate(invalid="ignore"):
+                table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
+                if form.chain is not None:
+                    np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
+            table = (table + self.handover(block)) / block.replicas
+            if block.size == 1:
+                table[:1, -1] -= self.handover(block)  # the whole function on one device
+            self.tables[key] = Table.of(table)
+        return self.tables[key]
+
+    def likeness(self, block: Block, before: bool, behind: bool) -> tuple[int, int, Link, Link, bool, bool]:
+        """What all that is known of runs on a block depends on."""
+        return block.form, block.replicas, *self.beside[block], before, behind
+
+    def handover(self, block: Block) -> float:
+        """Seconds of a microbatch that a device of a plan on several devices spends on hand-over."""
+        return 0.0 if self.training else max(type_.handover for type_ in block.mesh.types)
+
+    def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
+        """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
+        limit, count = self.limit(form.mesh), self.units.count
+        found = np.zeros((count, count + 1))
+        ends = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
+        for price in form.prices:
+            key = (price, links[0], before)
+            if key not in form.rows:
+                form.rows[key] = chain.rows(price, [chain.entering(cut, links[0], before) for cut in range(count)])
+            for cut in range(1, count + 1):
+                least = (form.rows[key][cut] + ends[cut]).min(axis=1) - price * (limit or 0.0)
+                np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
+        return found
+
+    def transfers(self, devices: int, before: bool, behind: bool) -> Floats:
+        """Seconds that the search of a run over the best link (``over_best``) may have counted already: of the value between it
+        and an alike stage an even part, of any other, which may come whole, all."""
+        best, once = self.links.best, self.once
+        alike = (once.close_enter if before else 0.0) + (once.close_leave if behind else 0.0)
+        size = once.enter + once.leave - alike * (1 - 1 / devices)
+        return (size / best.bandwidth + (once.enters + once.leaves) * best.latency) * (1 + TIGHT)
+
+    def better(self, most: float, flushes: int) -> bool:
+        """From now on bounds are of plans worth less than ``most`` only: a stage of such holds so few units that values with
+        many readers are sent to many; whether there are any. ``flushes``: microbatches of a step in training, else 0."""
+        often = dict[int, int]()  # the most replicas of each form
+        for block in self.blocks:
+            often[block.form] = max(block.replicas, often.get(block.form, 1))
+        cores = [form.core / often.get(number, 1) for number, form in enumerate(self.forms)]
+        core, count = np.minimum.reduce(cores), self.units.count
+        limit, few = math.inf, 0
+        while True:
+            reach = [int(np.flatnonzero(core[unit] <= limit)[-1]) for unit in range(count)]
+            fewest = stages_needed(range(count), 0, reach)
+            if few and fewest <= few:
+                break
+            few, limit = fewest, most / (flushes + fewest - 1) if flushes else most
+        self.volumes = volumes_of(self.base, self.units.ops, reach)
+        most_sent = max((int(value.stages.max()) for value in self.volumes.again), default=1)
+        self.beside = self.links_of(most_sent - 1)
+        self.tables = {}
+        return most_sent > 1
+
+    def cheapest(self, mesh: DeviceMesh) -> Floats:
+        """Without the problem on the mesh: every op cut as suits it best, every weight divided evenly. Where parts may differ,
+        a small device may have less than others: then all have the room of the largest."""
+        share = 1.0 / math.prod(mesh.sizes)
+        unequal = self.uneven or bool(mesh.shares)
+        room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
+        types = {type_.name: type_ for type_ in mesh.types}
+        cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
+        known: dict[object, float] = {}
+        work = [0.0] * self.units.count
+        followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
+        for number, (op, sizes) in enumerate(zip(self.module.entry.ops, self.sizes, strict=True)):
+            key = (op.facets, op.name, dtype_of(op), value_bytes(op.results[0]) if number in followed else None, sizes)
+            if key not in known:
+                known[key] = min(
+                    max((self.divided(op, types[type_], part, key[3]) for type_, part in parts.items()), default=0.0)
+                    for parts in cuts.parts(sizes)
+                )
+            if number in self.unit_of:
+                work[self.unit_of[number]] += known[key]
+        bytes_ = self.least_bytes * min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
+        return self.table_of(work, bytes_, self.limit(mesh))
+
+    def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
+        """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
+        that may be fused no more than then."""
+        cost = op.facet(Cost)
+        whole = op_seconds(op, type_)
+        if cost is None:
+            return whole
+        if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
+            seconds = sum(stated) + (stated[0] if stated[1] and self.recomputes else 0.0)
+            return seconds * share if cost.flops or cost.write else seconds
+        type_ = in_training(type_) if self.training else type_
+        alone = type_.overhead + least_seconds(op, type_, training=self.training) * share
+        gradients = cost.input_grad + cost.weight_grad
+        if self.training:
+            alone = max(alone, launches(op, 0) * type_.launch)
+        if self.training and gradients:
+            back = type_.overhead + least_seconds(op, type_, gradients) * share
+            alone = alone * (1 + self.recomputes) + max(back, launches(op, gradients) * type_.launch)
+        return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
+
+    def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
+        sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
+        table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
+        if limit is not None:
+            table[bytes_ > limit * (1 + TIGHT)] = np.inf
+        table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
+        return table
+
+    def least_memory(self, given: ShardInput) -> Floats:
+        """Bytes per device that a run needs at least: of weights, each once, and in training what its ops keep."""
+        problem = given.problem
+        kept = [math.fsum(float(problem.node(op).memory.min()) for op in ops) for ops in self.units.ops]
+        sums = np.concatenate([[0.0], np.cumsum(kept)])
+        added: Floats = np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT)
+        for value in problem.values:
+            if value.maker[0] in given.kept:
+                size = float(problem.node(value.maker[0]).memory.min())
+                before = -1
+                for reader in sorted({self.unit_of[node] for node, _ in value.readers if node in self.unit_of}):
+                    added[before + 1 : reader + 1, reader + 1 :] += size
+                    before = reader
+        return added
+
+    def equip(self, form: Form, given: ShardInput) -> None:
+        """The problem on a form's mesh, and the bounds that it gives without a search."""
+        form.cutter = Cutter(given, self.units.constants.ops)
+        if self.parts is None:
+            self.parts = parts_of(form.cutter, self.units)
+        form.chain = Chain(form.cutter, self.parts)
+        problem = given.problem
+        quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
+        work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
+        table = self.table_of(work, self.least_memory(given), self.limit(form.mesh))
+        np.maximum(form.core, table, out=form.core)
+        form.compute = max(form.compute, float(table[:1, -1].sum()))
+        free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
+        for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):
+            np.maximum(form.core[:cut, cut], rows.min(axis=1) * (1 - TIGHT), out=form.core[:cut, cut])
+
+    def cutter(self, form: Form) -> Cutter:
+        """That of a form, whose problem is built the first time."""
+        if form.cutter is None:
+            began, axes = now(), len(form.mesh.axes)
+            self.progress(f"mesh {form.mesh}", None)
+            self.equip(form, self.built(form.mesh))
+            self.forget(form)
+            self.took[axes] = max(self.took.get(axes, 0.0), now() - began)
+        assert form.cutter is not None
+        return form.cutter
+
+    def built_by(self, number: int, among: frozenset[int] | None, ends: float) -> bool:
+        """Builds the problems of all forms of as many devices (``among`` these), this one's first; whether there was the time
+        for it."""
+        size = math.prod(self.forms[number].mesh.sizes)
+        for other_number in (number, *range(len(self.forms))):
+            other = self.forms[other_number]
+            wanted = math.prod(other.mesh.sizes) == size and (among is None or other_number in among)
+            if wanted and other.cutter is None:
+                if now() + self.expected(other) > ends:
+                    return False
+                self.cutter(other)
+        return True
+
+    def expected(self, form: Form) -> float:
+        """Seconds that building its problem may take, by those of others of as many axes, if there are any; 0 once built."""
+        axes = len(form.mesh.axes)
+        return self.took.get(axes, WIDER * max(self.took.values(), default=0.0)) if form.cutter is None else 0.0
+
+    def forget(self, form: Form) -> None:
+        """Tables of a form whose bounds got better."""
+        number = self.forms.index(form)
+        self.tables = {key: table for key, table in self.tables.items() if key[0] != number}
+
+    # -- searches ------------------------------------------------------------------------------------------------------
+
+    def refine(self, found: Sequenced, seconds: float, *, exact: bool, among: frozenset[int] | None = None) -> bool:
+        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
+        ``exact``: also by a search of the run itself; ``among``: forms of mesh that matter, None for all."""
+        ends = now() + seconds
+        sides = dict(zip(found.runs, alike(found.runs), strict=True))
+
+        def seconds_of(run: StageRun) -> float:
+            return float(self.table(run.block, *sides[run]).seconds[run.first, run.behind])
+
+        limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
+        for better in (self.price, self.solve) if exact else (self.price,):
+            for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
+                built = self.built_by(run.block.form, among, ends)
+                if seconds_of(run) > limit:
+                    return True
+                if not built or now() > ends:
+                    return False
+                better(run, sides[run], ends)
+                if seconds_of(run) > limit:
+                    return True
+        return False
+
+    def price(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
+        """Looks for the price of memory under which a run is bounded best."""
+        form = self.forms[run.block.form]
+        limit, key = self.limit(form.mesh), (self.units.key(run.first, run.behind), *sides)
+        if limit is None or key in form.priced:
+            return
+        form.priced.add(key)
+        chain, links = form.chain, self.beside[run.block]
+        assert chain is not None
+        before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
+        price = chain.within(run.first, run.behind, before, after, limit, form.prices, until=ends).price
+        if price not in form.prices:
+            form.prices.append(price)
+            self.forget(form)
+
+    def solve(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
+        """Searches a run and notes what it costs at least, there and around it."""
+        form = self.forms[run.block.form]
+        cutter, key = self.cutter(form), self.units.key(run.first, run.behind)
+        if key in form.solved:
+            return
+        form.solved.add(key)
+        ops = self.units.run(run.first, run.behind)
+        entering, leaving = cutter.crossing(ops)
+        receive = {name: self.over_best(cutter, name) for name in entering}
+        send = {name: self.over_best(cutter, name) for name in leaving}
+        problem = cutter.cut(ops, Border(receive, send)).given.problem
+        self.solved += 1
+        seconds = max(0.1, min(LONGEST, ends - now()))
+        try:
+            bound = solve(problem, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
+        except NoPlanError:
+            bound = math.inf
+        crossing = math.fsum(float(row.max()) for row in (*receive.values(), *send.values()))
+        self.note(form, key, bound, bound - crossing)
+
+    def note(self, form: Form, key: int, bound: float, core: float) -> None:
+        for first, behind in self.runs_of[key]:
+            form.whole[first, behind] = max(form.whole[first, behind], bound)
+            around = form.core[: first + 1, behind:]
+            np.maximum(around, core, out=around)
+        self.forget(form)
+
+    def over_best(self, cutter: Cutter, name: str) -> Floats:
+        """Seconds that a member spends at least to send or receive a value, by layout."""
+        best, type_ = self.links.best, cutter.types[name]
+        given = cutter.given
+        size = type_bytes(type_) or 0
+        parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])
+        return self.times(name) * (best.latency + size * parts / best.bandwidth)
+
+    def times(self, name: str) -> int:
+        """How often a value crosses: in training its gradient comes back, over the same link at the same cost."""
+        return 2 if name in self.base.trained else 1
+
+
+__all__ = ["Bounding", "Form"]

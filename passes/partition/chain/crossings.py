@@ -1,0 +1,204 @@
+"""What crosses between stages, from below: bytes by run, and the best link that a block can have to those before and behind it.
+
+Where the mesh beside it has the same shape, a member of n receives at least one n-th of each value that enters, over at best
+the fastest route from any earlier device; as much it sends. Where it has another, values cross whole, once at least: one member
+receives, and one sends, all of it. In either case a medium that every route between the block and those beside it crosses
+(``Path.media``) is busy with the whole value. Replicas get, and send, whole values, each those of its microbatches. These are
+what every plan pays, whatever the layouts at its borders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.core.topology import Topology
+from ir.core.types import type_bytes
+from passes.costs.network import FREE, Network
+from passes.partition.chain.submeshes import Block
+from passes.partition.layouts.problem.build import ShardInput
+from passes.partition.layouts.problem.problem import Floats
+
+MOST_PAIRS = 256
+"""Devices up to which every route is looked at; of more, the ports are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """``[i, j]``: bytes and number of values that enter, and that leave, the run of units i .. j - 1; ``close_``: those that
+    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind. ``again``: values
+    that more than one stage is sent."""
+
+    enter: Floats
+    enters: Floats
+    leave: Floats
+    leaves: Floats
+    close_enter: Floats
+    close_leave: Floats
+    _: KW_ONLY
+    again: tuple[Again, ...] = ()
+
+    def receive(self, devices: int, link: Link, alike: bool) -> Floats:
+        """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
+        rate, once = link.rates(devices)
+        found = self.enter / rate + self.enters * link.latency
+        return found if alike else found + self.close_enter * (1 / once - 1 / rate)
+
+    def send(self, devices: int, link: Link, alike: bool) -> Floats:
+        rate, once = link.rates(devices)
+        found = self.leave / rate + self.leaves * link.latency
+        if not alike:
+            found += self.close_leave * (1 / once - 1 / rate)
+        for value in self.again:
+            further = link.further[: int(value.stages.max()) - 1]
+            one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
+            sums = np.concatenate([[0.0], np.cumsum(one)])
+            home = value.home
+            found[: home + 1, home + 1 : home + 1 + len(value.stages)] += sums[np.minimum(value.stages - 1, len(one))]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A value of unit ``home``, its bytes and how often each message goes; ``stages[k]``: to how many stages a run sends it
+    that ends behind unit ``home + k``."""
+
+    home: int
+    size: int
+    times: int
+    stages: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of
+    both, for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
+
+    latency: float
+    bandwidth: float
+    further: tuple[tuple[float, float], ...] = ()
+    alone: float = 0.0
+
+    def rates(self, devices: int) -> tuple[float, float]:
+        """At most so many bytes of a value cross a second: where each of the members carries its part or one carries all of it,
+        and where one carries all."""
+        once = self.alone or self.bandwidth
+        return max(devices * self.bandwidth, once), once
+
+
+def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
+    """``given``: the problem of the whole function on any mesh. A value is sent once, or with ``reach`` to as many stages as
+    its readers need at least: ``reach[i]`` is the unit behind the last that a stage may have that has unit i."""
+    unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
+    count = len(units)
+    tables = [np.zeros((count, count + 1)) for _ in range(6)]
+    again: list[Again] = []
+    for value in given.problem.values:
+        node, result = value.maker
+        if node not in unit_of:
+            continue
+        made = given.func.ops[node].results[result]
+        times = 2 if made.name in given.trained else 1  # its gradient comes back
+        size = times * (type_bytes(made.type) or 0)
+        home = unit_of[node]
+        readers = sorted({unit_of[reader] for reader, _ in value.readers if reader in unit_of})
+        # It enters runs that begin behind its maker, from the first of their units that reads it on.
+        for before, reader in pairwise([home, *(unit for unit in readers if unit > home)]):
+            for table, amount in ((tables[0], size), (tables[1], times)):
+                table[before + 1 : reader + 1, reader + 1 :] += amount
+        if readers and readers[-1] > home:
+            nearest = next(unit for unit in readers if unit > home)
+            tables[4][home + 1, nearest + 1 :] += size
+            for reader in readers:
+                if reader > home:
+                    tables[5][: home + 1, reader] += size
+        if readers and readers[-1] > home:
+            for table, amount in ((tables[2], size), (tables[3], times)):
+                table[: home + 1, home + 1 : readers[-1] + 1] += amount
+            often = [stages_needed(readers, behind, reach) for behind in range(home + 1, readers[-1] + 1)]
+            if max(often) > 1:
+                again.append(Again(home, size // times, times, np.array(often)))
+    return Volumes(*tables, again=tuple(again))
+
+
+def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int:
+    """Stages that hold those of ``units`` (ascending, some of them not before ``first``) at least; one where there is no
+    ``reach``."""
+    if not reach:
+        return 1
+    count = 0
+    for unit in units:
+        if unit >= first:
+            count, first = count + 1, max(reach[unit], unit + 1)
+    return count
+
+
+class Links:
+    """Best links of a topology; ``returns``: what crosses comes back, so of two directions the better one counts."""
+
+    def __init__(self, topology: Topology, net: Network, *, returns: bool) -> None:
+        devices, self.returns = topology.devices, returns
+        ports = [net.port(device.name) for device in devices]
+        paid = [port for port in ports if port != FREE]
+        self.best = Link(min((p.latency for p in paid), default=0.0), max((p.bandwidth for p in paid), default=np.inf))
+        if len(paid) < len(ports):
+            self.best = Link(0.0, np.inf)
+        self.latency: Floats | None = None
+        if 1 < len(devices) <= MOST_PAIRS:
+            count = len(devices)
+            self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
+            crossing: dict[str, tuple[float, list[tuple[int, int]]]] = {}
+            for a, one in enumerate(devices):
+                for b, two in enumerate(devices):
+                    if a != b:
+                        path = net.path(one.name, two.name)
+                        self.latency[a, b], self.bandwidth[a, b] = path.latency, path.bandwidth
+                        for name, bandwidth in path.media:
+                            crossing.setdefault(name, (bandwidth, []))[1].append((a, b))
+            self.crosses, self.media = np.zeros((len(crossing), count, count), bool), np.zeros(len(crossing))
+            for number, (bandwidth, pairs) in enumerate(crossing.values()):
+                self.media[number] = bandwidth
+                senders, receivers = zip(*pairs, strict=True)
+                self.crosses[number, senders, receivers] = True
+            if returns:
+                self.latency = np.minimum(self.latency, self.latency.T)
+                self.bandwidth = np.maximum(self.bandwidth, self.bandwidth.T)
+            self.paying = np.array([port != FREE for port in ports])
+
+    def before(self, block: Block) -> Link:
+        """From earlier devices. The bandwidth is that of the member whose best link is the slowest, since every member receives
+        its part; ``alone`` that of the member with the fastest, which may receive for all and pass it on."""
+        if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
+            return self.best
+        own = slice(None, block.first), slice(block.first, block.behind)
+        if block.replicas > 1:  # each receives all of its microbatches; the slowest counts
+            return Link(float(self.latency[own].min()), float(self.bandwidth[own].max(axis=0).min()))
+        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
+        alone = float(min(reached.max(), part * block.size))
+        return Link(float(self.latency[own].min()), float(min(reached.min(), part)), alone=alone)
+
+    def behind(self, block: Block) -> Link:
+        """The best link of any member to a later device: one member may send for all."""
+        if self.latency is None or block.behind == len(self.latency) or not self.paying[block.first : block.behind].all():
+            return self.best
+        own = slice(block.first, block.behind), slice(block.behind, None)
+        latencies = np.sort(self.latency[own].min(axis=0)).tolist()
+        part = math.inf if block.replicas > 1 else self.shared(own, block)
+        reached = self.bandwidth[own].max(axis=0)
+        bandwidths = np.sort(np.minimum(reached, part))[::-1].tolist()
+        alone = 0.0 if block.replicas > 1 else float(min(reached.max(), part * block.size))
+        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)), alone)
+
+    def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
+        """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
+        ways = (pairs, pairs[::-1]) if self.returns else (pairs,)
+        narrowest = (self.media[self.crosses[:, *way].all(axis=(1, 2))].min(initial=np.inf) for way in ways)
+        return float(max(narrowest)) / block.size
+
+
+__all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

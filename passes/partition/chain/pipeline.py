@@ -1,0 +1,198 @@
+"""The best sequence of stages, given what each run of units costs on each block: dynamic programmes.
+
+A plan cuts the units into runs and gives them blocks of devices, both in order; devices may stay idle. What a stage pays for
+what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``: parts cross as they lie) or
+not. So a state is (stages used, devices used, units done, shape of the last stage, whether the next is alike): ``least``
+minimises the largest seconds of a stage, in O(blocks * units^2), ``shortest`` the sum of the stages' seconds among plans whose
+stages stay below a limit. The number of stages may be fixed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from passes.partition.chain.submeshes import Block, Shape, Submeshes
+from passes.partition.layouts.problem.problem import Floats
+from passes.solvers.work import did, now
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``seconds[i, j]`` of the run of units i .. j - 1, inf where it cannot be; ``least[i, j]`` of ``seconds[i, j:]``."""
+
+    seconds: Floats
+    least: Floats
+
+    @classmethod
+    def of(cls, seconds: Floats) -> Table:
+        return cls(seconds, np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1])
+
+
+Tables: TypeAlias = Callable[[Block, bool, bool], Table]
+"""Of the runs on a block, given whether there are stages before and behind it that are alike."""
+
+
+STEP = 5e-4
+"""Relative: how near two limits on a stage's seconds may lie."""
+MOST_HALVED = 40
+"""Intervals of such limits that are looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """Units ``first .. behind - 1`` on a block."""
+
+    first: int
+    behind: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """``value``: what was minimised; inf, without runs, where nothing fits. ``fastest``: where that is the seconds of a step,
+    the plan whose slowest stage is the quickest."""
+
+    value: float
+    runs: tuple[StageRun, ...]
+    fastest: tuple[StageRun, ...] = ()
+
+
+def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
+    """Of each stage of a plan, whether there are stages before and behind it of the same shape."""
+    shapes = [run.block.shape for run in runs]
+    same = [False, *(one == two for one, two in pairwise(shapes)), False]
+    return list(pairwise(same))
+
+
+def least(
+    tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True, limit: float = math.inf
+) -> Sequenced:
+    """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may stay idle between stages,
+    and not only before the first and behind the last; ``limit``: nothing is found above."""
+    return _Programme(tables, meshes, units).best("slowest", limit, stages, gaps)
+
+
+def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
+    """Seconds of the slowest stage of a plan."""
+    sides = zip(runs, alike(runs), strict=True)
+    return max(float(tables(run.block, *side).seconds[run.first, run.behind]) for run, side in sides)
+
+
+def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
+    """Least sum of seconds of stages that each take at most ``limit``."""
+    return _Programme(tables, meshes, units).best("sum", limit, stages, gaps)
+
+
+def flush(
+    tables: Tables,
+    meshes: Submeshes,
+    units: int,
+    microbatches: int,
+    stages: int = 0,
+    until: float = math.inf,
+    step: float = STEP,
+    known: Sequenced | None = None,
+) -> Sequenced:
+    """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
+    the slowest. ``value`` is a bound of that, within ``step`` of the plan unless the time ``until`` (of
+    ``now``) was over or there were too many intervals. ``known``: what was found with tables that were nowhere
+    above these.
+
+    Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
+    them; the interval with the least bound is halved, until it is narrow or near the best plan."""
+    limit = slowest(tables, known.fastest) if known is not None and known.fastest else math.inf
+    programme = _Programme(tables, meshes, units)
+    fastest = programme.best("slowest", limit, stages)
+    if not fastest.runs:
+        return fastest
+    if stages:
+        return replace(fastest, value=fastest.value * (microbatches + stages - 1))
+
+    def fewest(limit: float) -> tuple[StageRun, ...]:
+        return programme.best("count", limit).runs
+
+    def worth(runs: Sequence[StageRun]) -> float:
+        return (microbatches + len(runs) - 1) * slowest(tables, runs)
+
+    near = fastest.value * (1 + step)
+    low = fewest(near)
+    best = min((low, fastest.runs, *((known.runs,) if known is not None else ())), key=worth)
+    under = known.value if known is not None else 0.0
+
+    def interval(low: float, high: float, few: int) -> tuple[float, float, float, int]:
+        return low * (microbatches + few - 1), low, high, few
+
+    # Above the last of the intervals every plan is worse than the best, whatever its number of stages.
+    intervals = [interval(fastest.value, near, len(low)), interval(near, max(near, worth(best) / microbatches), 1)]
+    heapq.heapify(intervals)
+    for left in reversed(range(MOST_HALVED)):
+        bound, start, end, few = intervals[0]
+        bound = min(max(bound, under), worth(best))
+        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or not left or now() > until:
+            break
+        middle = math.sqrt(start * end)
+        found = fewest(middle)
+        best = min((best, found), key=worth)
+        heapq.heapreplace(intervals, interval(start, middle, len(found)))
+        heapq.heappush(intervals, interval(middle, end, few))
+    return Sequenced(bound, best, fastest.runs)
+
+
+class _Programme:
+    """The dynamic programmes over one set of tables and blocks."""
+
+    def __init__(self, tables: Tables, meshes: Submeshes, units: int) -> None:
+        self.blocks, self.units = meshes.blocks, units
+        shapes: dict[Shape, int] = {}
+        ends: dict[Shape, int] = {}  # where blocks of a shape end first, and begin last
+        begins: dict[Shape, int] = {}
+        for block in self.blocks:
+            shapes.setdefault(shape := block.shape, len(shapes))
+            ends[shape] = min(ends.get(shape, block.behind), block.behind)
+            begins[shape] = max(begins.get(shape, 0), block.first)
+        places = sorted({0, meshes.devices, *(place for block in self.blocks for place in (block.first, block.behind))})
+        number_of, known = {place: number for number, place in enumerate(places)}, dict[int, tuple[int, Table]]()
+        self.places, self.shapes = len(places), len(shapes) + 1  # the start, with no units done, has a shape of its own
+        self.rows = np.zeros((len(self.blocks), 7), np.int32)
+        for row, block in zip(self.rows, self.blocks, strict=True):
+            row[:3], row[3:] = (number_of[block.first], number_of[block.behind], shapes[block.shape]), -1
+            for before in (False, True)[: 1 + (ends[block.shape] <= block.first)]:
+                for behind in (False, True)[: 1 + (begins[block.shape] >= block.behind)]:
+                    table = tables(block, before, behind)
+                    row[3 + 2 * before + behind] = known.setdefault(id(table), (len(known), table))[0]
+        empty = np.zeros((0, units, units + 1))
+        self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
+        self.least = np.stack([table.least for _, table in known.values()]) if known else empty
+
+    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, stages: int = 0, gaps: bool = True) -> Sequenced:
+        """``limit``: seconds of a stage at most."""
+        from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
+
+        number = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
+        size = (stages + 1, self.places, self.shapes, 2, self.units + 1)
+        value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
+        tables = programme(number, limit, gaps, self.rows, self.seconds, self.least, value, way)
+        did("run", tables * self.units**2)
+        ends = value[stages, :, :, 0, self.units]
+        total = float(ends.min())
+        if not math.isfinite(total):
+            return Sequenced(total, ())
+        place, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
+        layer, j, alike = stages, self.units, 0
+        runs: list[StageRun] = []
+        while j:  # from the last stage to the first
+            number, i, before = way[layer, place, shape, alike, j].tolist()
+            runs.append(StageRun(i, j, self.blocks[number]))
+            alike, shape = divmod(before, self.shapes)
+            j, place, layer = i, int(self.rows[number, 0]), max(layer - 1, 0)
+        return Sequenced(total, tuple(reversed(runs)))
+
+
+__all__ = ["STEP", "Sequenced", "StageRun", "Table", "Tables", "alike", "flush", "least", "shortest", "slowest"]

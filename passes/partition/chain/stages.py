@@ -1,0 +1,410 @@
+"""Joint search: where to cut a model into stages, on how many devices each, as which mesh, and how each is sharded.
+
+A stage costs the sharded time of its run of units on its mesh, with what it receives, sends and, in inference on several
+devices, hands over, all divided by its replicas; a plan its slowest stage (the period of a stream). The search is lazy
+(``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids; the dynamic programme of ``pipeline``
+finds the best plan under these, the forms of mesh in it get the tables of their units, which bound all runs, and so on until
+all that decides the value has them. Its plan is then solved stage by stage, each given the layouts that the stages before it
+really send, and priced with the real links (``solved``). Where that costs a stage more than its bound, the programme is asked
+again, with what was seen in the place of the bound, for a plan that is better still. Where value and bound are still apart,
+plans on blocks of one size each are tried, the larger of which have few stages to send to; then bounds are made of better plans
+only: in these, stages are so short that a value with many readers is sent to many. In the end runs are searched one by one.
+Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem is
+built for a better one.
+
+In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
+synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
+and GPipe fill and drain, or what the simulated step takes where that is more (``StageSearch.valued``). Stage ``s`` of ``S``
+(from 0) holds what the backward passes of ``min(microbatches, S - s)`` microbatches need, as in 1F1B; bounds count that of one.
+
+What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
+it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
+bound of all plans over these cuts and blocks, and the distance of the two is the gap. ``optimal`` is said where they meet only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ir.core.module import Plan
+from ir.core.objectives import TRAINING
+from ir.core.outcomes import TIGHT
+from passes.meshes.staged import Staged
+from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
+from passes.partition.chain.solved import SolvedStages, StageSolver
+from passes.partition.chain.submeshes import Block, Submeshes, of_shape
+from passes.partition.layouts.mesh.named import UnfitError
+from passes.partition.layouts.problem.problem import Floats
+from passes.partition.layouts.solver.search import BOUNDING, ENOUGH_PROVEN
+from passes.plan.written import written
+from passes.solvers.work import now
+
+NEAR = 1e-2
+"""Relative gap at which plans of one size of block are not looked for."""
+FAR = 5e-2
+"""Relative gap of a training step's plan and bound beyond which neither bounds of better plans nor searches of single runs are
+tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
+SUFFICES = ((1 / 60, 2e-2), (1 / 15, 5e-2))
+"""Parts of the time, and relative gaps: once such a part has passed, the search for a training step ends at such a gap, unless
+less than ``ENOUGH_PROVEN`` is asked for. What is predicted of a step is not more exact, and the last percent takes most of a
+search."""
+SHARES = ((0.5, 0.7), (0.75, 0.9), (0.95, 1.0))
+"""Of the time: until when bounds get better, and until when plans are looked for; the second and third time bounds are of
+better plans than the best only, the last time runs are searched one by one."""
+FIRST = 0.1
+"""Of the time: until when the bounds of a first plan get better."""
+SOME = 2.0
+"""Seconds for a plan where there is none yet, whatever time is left."""
+LITTLE = 5e-3
+"""Relative: a plan of a training step is solved where its bound is that much better than the best at least."""
+COARSE = 0.05
+"""Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
+MOST_TRIES = 12
+"""Plans that are solved."""
+MOST_LARGE = 40
+"""Plans of which a stage is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagesPlan:
+    """``value`` and ``bound`` in seconds per sample of the slowest stage; ``stages`` as decided. Statistics: ``units`` of the
+    function, ``forms`` of meshes, distinct ``keys`` of runs, runs that were ``solved``, ``rounds`` of the programme.
+    ``unsharded``: operators without a layout rule."""
+
+    stages: tuple[Staged, ...]
+    value: float
+    bound: float
+    units: int
+    forms: int
+    keys: int
+    solved: int
+    rounds: int
+    unsharded: tuple[str, ...] = ()
+    interrupted: bool = False
+    """From the keyboard: this is the plan at hand."""
+
+
+class StageSearch:
+    """The search over one module and one set of blocks, those that ``bounding`` is of."""
+
+    def __init__(self, bounding: Bounding, *, gap: float = ENOUGH_PROVEN, incumbent: float = math.inf) -> None:
+        """``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the value of a plan of another kind:
+        only better plans are looked for."""
+        self.bounding, self.gap, self.incumbent = bounding, gap, incumbent
+        self.meshes, self.progress = bounding.meshes, bounding.progress
+        self.flushes = bounding.microbatches if bounding.training else 0
+        self.step, self.bound, self.rounds = COARSE, 0.0, 0
+        self.began, self.seconds = now(), math.inf
+        self.found: Sequenced | None = None
+        self.solver = StageSolver(bounding, bounding.topology, bounding.net)
+        self.at_hand: SolvedStages | None = None
+        self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
+
+    def search(self, stages: int, seconds: float) -> StagesPlan | None:
+        """The plan; None where nothing fits, or where none was found that is better than the incumbent: none is below
+        ``bound``. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends the search with the plan at
+        hand, or with the first that can be made of what is known."""
+        start, self.seconds = now(), seconds
+        self.began, ends, bounding = start, start + seconds, self.bounding
+        sizes = sorted({block.size for block in self.meshes.blocks})
+        interrupted = False
+        try:
+            if self.incumbent < math.inf:
+                if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
+                    self.bound = math.inf
+                if self.refuted:
+                    return None
+            # So that there is a plan whatever happens; what fits at all fits on many devices together.
+            for size in (sizes[0], *reversed(sizes[1:])):
+                if self.at_hand is None:
+                    self.plain(stages, start + FIRST * seconds, size)
+            for turn, (bounds, plans) in enumerate(SHARES):
+                best = self.at_hand
+                if turn and best is not None and self.flushes and not self.near(FAR, math.inf):
+                    break
+                if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
+                    continue
+                if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
+                    # Nothing fits, if it is so without the limit that what was found before sets.
+                    if best is None and not self.best(self.bounding.table, stages, math.inf).runs:
+                        self.bound = math.inf
+                    break
+                until = start + plans * seconds
+                if not turn:
+                    self.solve(stages, (now() + until) / 2, tries=1)
+                    for number, size in enumerate(sizes):
+                        if self.at_hand is not None and not self.near(max(NEAR, self.gap), until):
+                            self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
+                    sizes.sort(key=lambda size: self.reached.get(size, math.inf))
+                # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
+                # the search above may have passed by.
+                for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
+                    enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
+                    if self.at_hand is None or not self.near(enough, until):
+                        self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
+                if self.at_hand is None or self.near(self.gap, ends):
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+            if self.at_hand is None:
+                self.solve(stages, 0.0)
+            if self.at_hand is None and self.incumbent < math.inf:
+                raise
+        best = self.at_hand
+        if best is None or best.value >= self.incumbent:
+            if best is not None:  # some bounds are of better plans alone
+                self.bound = min(self.bound, best.value)
+            return None
+        keys = len({key for row in bounding.units.keys for key in row})
+        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
+        staged = best.staged or tuple(map(self.solver.decided, best.stages))
+        return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
+
+    def overlapped(self, stages: int) -> float:
+        """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
+        as long as this takes (``exchange``). The search counts them behind it."""
+        # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
+        # 1 / (M + 1) of S + M B, which a step takes at least.
+        share = 1 - 1 / (self.bounding.microbatches + 1)
+        return self.worth([min((max(share * all_, compute) for all_, compute in self.on_one(stages)), default=math.inf)])
+
+    def on_one(self, stages: int) -> Iterator[tuple[float, float]]:
+        """Bounds of plans of one stage, all counted and of compute alone; none where there is no such plan."""
+        if stages < 2 and self.bounding.units.count:
+            for block in self.meshes.blocks:
+                seconds = float(self.bounding.table(block, False, False).seconds[0, -1])
+                yield seconds, self.bounding.forms[block.form].compute
+
+    @property
+    def refuted(self) -> bool:
+        """Whether no plan is better than the incumbent, or that at hand, by more than the gap."""
+        return self.bound * (1 + self.sufficient(self.gap)) >= self.value < math.inf
+
+    @property
+    def value(self) -> float:
+        """Of the incumbent or the plan at hand, the better one; inf where there is neither."""
+        return min(self.at_hand.value, self.incumbent) if self.at_hand is not None else self.incumbent
+
+    def sufficient(self, gap: float) -> float:
+        """The gap, or what is enough now."""
+        if not self.flushes or not self.seconds or self.gap < ENOUGH_PROVEN:
+            return gap
+        passed = (now() - self.began) / self.seconds
+        return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
+
+    def near(self, gap: float, ends: float) -> bool:
+        """Whether nothing better is looked for."""
+        return self.value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
+
+    def bounded(self, stages: int, until: float, exact: bool) -> bool:
+        """Betters the bound until all that decides is as it is; False where nothing fits."""
+        while True:
+            self.rounds += 1
+            self.found = self.best(self.bounding.table, stages, until, known=self.found)
+            if not self.found.runs:
+                return False
+            self.bound = max(self.bound, self.found.value)
+            self.progress("stages", None)
+            left = until - now()
+            if left < 0 or self.refuted:
+                return True
+            if not self.bounding.refine(self.found, left, exact=exact):
+                if not self.flushes or stages or self.step <= STEP:
+                    return True
+                self.step = max(STEP, self.step / 8)
+
+    def best(
+        self,
+        tables: Tables,
+        stages: int,
+        until: float,
+        *,
+        gaps: bool = True,
+        known: Sequenced | None = None,
+        among: Submeshes | None = None,
+    ) -> Sequenced:
+        """The best sequence under these seconds; ``known``: under seconds that were nowhere above these; ``among``: the blocks,
+        all unless given."""
+        meshes, units = among or self.meshes, self.bounding.units.count
+        if self.flushes:
+            return flush(tables, meshes, units, self.flushes, stages, until, self.step, known)
+        limit = slowest(tables, known.runs) if known is not None else math.inf
+        return least(tables, meshes, units, stages, gaps=gaps, limit=limit)
+
+    def worth(self, seconds: Sequence[float]) -> float:
+        """The value of a plan, given what its stages spend."""
+        return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
+
+    def plain(self, stages: int, ends: float, size: int) -> None:
+        """Looks for a plan on blocks of so many devices, as replicas or as meshes of as few axes as there are."""
+        blocks = [block for block in self.meshes.blocks if block.size == size]
+        axes = min(len(block.mesh.axes) for block in blocks)
+        self.tried = math.inf
+        self.solve(stages, ends, [block for block in blocks if len(block.mesh.axes) == axes], tries=1)
+        self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
+
+    def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> None:
+        """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
+        is built whatever time is left, others on forms for which there is time."""
+        bounding, count = self.bounding, self.bounding.units.count
+        meshes = replace(self.meshes, blocks=tuple(blocks)) if blocks else self.meshes
+        built = False  # whether plans are on forms only whose problems are built
+        seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
+        often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
+        raised: dict[object, tuple[Table, Table]] = {}
+        full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
+
+        def table(block: Block, before: bool, behind: bool) -> Table:
+            if built and bounding.forms[block.form].cutter is None:
+                return nowhere
+            bound = bounding.table(block, before, behind)
+            places = seen.get(bounding.likeness(block, before, behind), {})
+            key: object = bounding.likeness(block, before, behind) if places else id(bound)
+            known = raised.get(key)
+            if known is None or known[0] is not bound:
+                costs = bound.seconds + often / block.size
+                for place, cost in places.items():
+                    costs[place] = max(costs[place], cost)
+                for large in (key for form, key in full if form == block.form):
+                    for start, end in bounding.runs_of[large]:
+                        costs[: start + 1, end:] = math.inf
+                known = raised[key] = bound, Table.of(costs)
+            return known[1]
+
+        # First without idle devices between stages: bounds take links from the best of them, plans from the last.
+        gaps = self.flushes > 0
+        number = 0
+        while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
+            if self.at_hand is not None and self.near(self.gap, ends):
+                break
+            gaps = gaps or number == MOST_TRIES // 2
+            most = self.value * (1 - (LITTLE if self.flushes else 0.0))
+            found = self.refined(table, meshes, stages, ends, gaps, most)
+            if not found.runs or found.value >= most:
+                if gaps:
+                    break
+                gaps, number = True, number + 1
+                continue
+            limit = slowest(table, found.runs) * (1 + TIGHT)
+            if self.at_hand is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+                built = True  # there was no time for these
+                continue
+            self.progress("stages", number / MOST_TRIES)
+            made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.at_hand is None else ends)
+            learnt = False
+            if isinstance(made, int):
+                full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
+                raised.clear()
+                continue
+            number += 1
+            made, spent = self.valued(made)
+            self.tried = min(self.tried, made.value)
+            for run, sides, cost in zip(found.runs, alike(found.runs), spent, strict=True):
+                known = seen.setdefault(bounding.likeness(run.block, *sides), {})
+                if cost > known.get((run.first, run.behind), limit):
+                    known[run.first, run.behind], learnt = cost, True
+            raised.clear()
+            often = often if bounding.volumes.again else self.often(made)
+            if self.at_hand is None or made.value < self.at_hand.value:
+                self.at_hand = made
+            if not learnt:
+                if gaps:
+                    break
+                gaps = True
+
+    def valued(self, made: SolvedStages) -> tuple[SolvedStages, tuple[float, ...]]:
+        """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
+        simulated: the stage whose sums take longest is charged what that takes longer than filling, running and draining."""
+        value = self.worth(made.seconds)
+        made, spent = replace(made, value=value), list(made.seconds)
+        if not self.flushes or len(spent) == 1 or value >= self.value:
+            return made, made.seconds
+        staged = tuple(map(self.solver.decided, made.stages))
+        plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "within-gap", 0.0, (), microbatches=self.flushes)
+        found = written(self.bounding.module, staged, plan).first(Plan)
+        assert found is not None
+        if found.value > value * (1 + TIGHT):
+            longest = max(range(len(spent)), key=lambda number: found.stages[number].sync)
+            if found.stages[longest].sync > 0:
+                spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
+        return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
+
+    def refined(self, table: Tables, meshes: Submeshes, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
+        """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
+        worth less than ``most``; its value is the best's."""
+        count = self.bounding.units.count
+        forms = frozenset(block.form for block in meshes.blocks)
+        found: Sequenced | None = None
+        while True:
+            found = self.best(table, stages, ends, gaps=gaps, known=found, among=meshes)
+            if not found.runs or found.value >= most:
+                return found
+            limit = slowest(table, found.runs) * (1 + TIGHT)
+            short = shortest(table, meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
+            short = replace(short if short.runs else found, value=found.value)
+            if not self.bounding.refine(short, ends - now(), exact=False, among=forms):
+                return short
+
+    def often(self, made: SolvedStages) -> Floats:
+        """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
+        it: what other plans will spend, but no bound."""
+        bounding = self.bounding
+        table = np.zeros((bounding.units.count, bounding.units.count + 1))
+        problem, ops = bounding.base.problem, bounding.base.func.ops
+        home = {op: number for number, stage in enumerate(made.stages) for op in stage.ops}
+        for value in problem.values:
+            node, result = value.maker
+            if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
+                readers = [reader for reader, _ in value.readers if reader < len(ops)]
+                others = len({home[reader] for reader in readers} - {home[node]})
+                maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
+                devices = len(made.stages[home[node]].mesh.devices)
+                table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
+        return table
+
+
+def stages_by_name(
+    searching: Callable[[Submeshes, str], StageSearch], meshes: Submeshes, strategy: str, stages: int, seconds: float
+) -> StagesPlan | None:
+    """The plan called ``strategy`` in stages on meshes of one shape, the best of the shapes that there are: ops are split as in
+    the plan of the whole function, and cut where the slowest stage is quickest. ``searching`` makes a search among meshes. The
+    bound is one of plans of any kind on any of ``meshes``. None where nothing fits; raises UnfitError where the model has no
+    such plan on any shape."""
+    shapes = sorted({block.mesh.sizes for block in meshes.blocks}, key=lambda sizes: (-math.prod(sizes), sizes))
+    if len(shapes) > 1:  # what is split over one device is not split
+        shapes = [sizes for sizes in shapes if 1 < math.prod(sizes) <= meshes.devices // max(stages, 1)] or [(1,)]
+    ends = now() + seconds
+    best: StagesPlan | None = None
+    unfit: list[UnfitError] = []
+    for number, sizes in enumerate(shapes):
+        left = max(0.1, (ends - now()) / (len(shapes) - number))
+        if best is not None and now() > ends:
+            break
+        try:
+            found = searching(of_shape(meshes, sizes), strategy).search(stages, left)
+        except UnfitError as error:
+            unfit.append(UnfitError(f"mesh {'x'.join(map(str, sizes))}: {error}"))
+            continue
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+        if found is not None and found.interrupted:
+            return replace(best or found, bound=0.0, interrupted=True)
+    if best is None:
+        if len(unfit) == len(shapes):
+            raise unfit[0]
+        return None
+    search = searching(meshes, "")
+    search.gap = 0.0  # it is for the bound alone
+    free = search.search(stages, BOUNDING)
+    bound = free.bound if free is not None else 0.0
+    if search.flushes:
+        bound = min(bound, search.overlapped(stages))
+    return replace(best, bound=min(bound, best.value))
+
+
+__all__ = ["StageSearch", "StagesPlan", "stages_by_name"]

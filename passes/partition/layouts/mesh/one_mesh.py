@@ -1,0 +1,317 @@
+"""The cheapest plan of a function on one mesh, of several meshes (``candidates``), and a bound of all of them.
+
+Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
+left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
+(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; where ``sync`` may avoid sums of
+gradients, a problem without sums comes first, which alone bounds all plans. A plan by name (``Asked.strategy``) is made on
+every mesh; the search beside it is for the bound alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Module
+from ir.core.topology import Device, Topology
+from passes.costs.learning import avoids_sums, samples_of
+from passes.costs.network import network
+from passes.framework.base import NoBetterPlan, PassContext
+from passes.graph.folding import folding
+from passes.meshes.costs.bill import UNSUMMED
+from passes.meshes.costs.footprint import Footprint
+from passes.meshes.mesh import DeviceMesh, mesh_of
+from passes.meshes.notation import Along
+from passes.partition.layouts.decide import truthful_plan
+from passes.partition.layouts.faults import MeshOverMemory, NamedPlanMisfit, WeightsOverMesh
+from passes.partition.layouts.mesh.candidates import Candidate, Candidates
+from passes.partition.layouts.mesh.fitting import Fitter
+from passes.partition.layouts.mesh.named import DATA, UnfitError, named_plan
+from passes.partition.layouts.mesh.speeds import dealt_evenly
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
+from passes.solvers.work import now
+
+NAME = "shard"
+"""The pass that counts this work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options of the pass, as told there; ``microbatches`` are those between two synchronisations of gradients. ``worth``:
+    seconds of a run of the incumbent; only better plans are looked for."""
+
+    training: bool
+    uneven: bool
+    strategy: str
+    shares: str
+    memory: int
+    gap: float
+    time_limit: float
+    microbatches: int
+    worth: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class OnOneMesh:
+    """The plan with what counts it; ``bound`` seconds of a run of all meshes, 0 where some were not searched; how many were
+    ``searched``; ``sets``: of each set of devices, seconds that no plan on them is below."""
+
+    fitter: Fitter
+    plan: ShardPlan
+    bound: float
+    searched: int
+    sets: dict[tuple[Device, ...], float]
+
+
+@dataclass(slots=True)
+class _Problems:
+    """The problems of one mesh that were solved, their plans, what bounds all plans there, and seconds that are left for this
+    mesh."""
+
+    mesh: DeviceMesh
+    inputs: list[ShardInput] = field(default_factory=list)
+    plans: list[ShardPlan] = field(default_factory=list)
+    least: float = 0.0
+    began: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> float:
+        return max(0.1, self.seconds - (now() - self.began))
+
+
+class MeshSearch:
+    """One search over the candidates ``among``."""
+
+    def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
+        self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
+        self.builder = Builder(
+            module,
+            module.entry,
+            context.analyses.get(folding, module.entry, module),
+            training=asked.training,
+            uneven=asked.uneven,
+            microbatches=asked.microbatches,
+        )
+        self.best: tuple[Fitter, ShardPlan] | None = None
+        self.sets: dict[tuple[Device, ...], float] = {}
+        self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
+        self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
+        self.unfit: list[UnfitError] = []
+        self.ends = now() + asked.time_limit
+        self.unsummed = asked.training and avoids_sums(module)
+        self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
+
+    def run(self) -> OnOneMesh:
+        """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
+        Infeasible or InvalidInput where no mesh has a plan. The bound counts meshes that a plan by name does not fit."""
+        for number, candidate in enumerate(self.among.searched):
+            if self.best is not None and now() > self.ends:
+                self.bounded(candidate, candidate.least)
+                continue
+            try:
+                self.look(number, candidate)
+            except KeyboardInterrupt:
+                if self.best is None:
+                    raise
+                self.best, self.searched = (self.best[0], replace(self.best[1], interrupted=True)), number
+                break
+            if self.best is not None and self.best[1].interrupted:
+                self.searched = number + 1
+                break
+        every = self.searched == len(self.among.searched)
+        bound = min([self.among.bound, *self.sets.values()]) if every else 0.0
+        if self.context.incumbent is not None and (self.best is None or self.best[1].value >= self.asked.worth):
+            self.context.count(NAME, interrupted=int(self.best is not None and self.best[1].interrupted))
+            raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
+        if self.best is None:
+            error = self.refusal()
+            if isinstance(error, Infeasible):
+                error.proven, error.bound = bound == math.inf and not self.missing, bound
+            raise error
+        fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
+        return OnOneMesh(fitter, plan, min(bound, plan.value), self.searched, self.sets)
+
+    def bounded(self, candidate: Candidate, bound: float) -> None:
+        """Notes that no plan on this mesh is below ``bound``."""
+        self.sets[candidate.devices] = min(bound, self.sets.get(candidate.devices, math.inf))
+
+    @property
+    def beaten(self) -> float:
+        """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
+        return self.best[1].value if self.best is not None and not self.asked.strategy else self.asked.worth
+
+    def look(self, number: int, candidate: Candidate) -> None:
+        """Searches one mesh and keeps its plan where that is better."""
+        if candidate.least >= self.beaten < math.inf:
+            self.bounded(candidate, candidate.least)
+            return
+        self.context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(self.among.searched))
+        net = self.context.analyses.get(network, self.topology)
+        mesh = mesh_of(self.topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
+        mesh = mesh.limited(self.asked.memory)
+        found, began = _Problems(mesh, began=now()), time.perf_counter()
+        found.seconds = max(0.1, (self.ends - found.began) / (len(self.among.searched) - number))
+        try:
+            self.solve(found)
+            if found.least >= self.beaten < math.inf and not found.plans[-1].interrupted:
+                self.bounded(candidate, found.least)
+                return
+            plan = self.settle(candidate, found)
+        except UnfitError as error:
+            self.unfit.append(UnfitError(f"mesh {mesh}: {error}"))
+            return
+        except NoPlanError as error:
+            whose = f" of the plan '{self.asked.strategy}'" if self.asked.strategy and found.plans else ""
+            self.without.append((error.least, float(mesh.memory or 0), str(mesh), whose))
+            return
+        finally:
+            self.took += time.perf_counter() - began
+            self.context.count(NAME, seconds=self.took)
+        if plan is not None:
+            self.bounded(candidate, plan.bound)
+
+    def overlaps(self, mesh: DeviceMesh) -> list[float | None]:
+        """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
+        if not self.asked.training or len(mesh.devices) == 1:
+            return [None]
+        every = OVERLAPS[-1:] if self.asked.strategy == "tied" else OVERLAPS
+        in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
+        return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
+
+    def evenly(self, sizes: tuple[int, ...]) -> Along:
+        """The shares of data parallelism."""
+        return dealt_evenly(samples_of(self.module.entry), sizes) if self.asked.training else ()
+
+    def solve(self, found: _Problems) -> None:
+        """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
+        asked, overlaps = self.asked, self.overlaps(found.mesh)
+        each = found.seconds / len(overlaps)
+        for overlap in overlaps:
+            building = now()
+            given = self.builder.build(found.mesh, overlap=overlap)
+            found.began += now() - building  # building is no search
+            plan = solve(
+                given.problem,
+                memory=found.mesh.memory,
+                seconds=min(each, BOUNDING) if asked.strategy else each,
+                gap=asked.gap,
+                beaten=self.beaten,
+                anytime=not asked.strategy,
+                progress=self.context.progress,
+            )
+            found.inputs.append(given)
+            found.plans.append(plan)
+            if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
+                found.least = plan.bound
+                self.tightest = overlap or 0.0
+            if plan.interrupted or found.least >= self.beaten:
+                break
+
+    def settle(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
+        """Prices the plan of a mesh, or the one by name, in full and keeps it where it is the best so far; the plan, None where
+        none fits."""
+        asked, least, limit = self.asked, found.least, found.mesh.memory
+        seconds = found.left / len(found.inputs)
+        named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
+        fitters = [
+            Fitter(self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches)
+            for given in found.inputs
+        ]
+        if asked.strategy:
+            self.bounded(candidate, least)
+            if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):
+                raise UnfitError("it has equal shares unless others are given")
+            plans = [named(given=given) for given in found.inputs]
+        else:
+            plans = found.plans
+            if not plans[-1].interrupted and least < self.beaten:
+                try:
+                    plans = [fitter.improved(plan, asked.gap, seconds) for fitter, plan in zip(fitters, plans, strict=True)]
+                except KeyboardInterrupt:
+                    plans[-1] = replace(plans[-1], interrupted=True)
+        ranked = self.ranked(fitters, plans, least)
+        fitter, plan = ranked[0]
+        if self.best is not None and plan.value >= self.best[1].value:
+            self.keep(fitter, plan)
+            return plan
+        fitted = self.fitted(ranked, found, least)
+        if fitted is None:
+            assert limit is not None
+            assert fitter.nearest is not None
+            self.missing.append((fitter.nearest.total - limit, fitter.nearest, found.mesh))
+            self.bounded(candidate, plan.bound)
+            if plan.interrupted:
+                raise KeyboardInterrupt
+            return None
+        self.keep(*fitted)
+        return fitted[1]
+
+    def keep(self, fitter: Fitter, plan: ShardPlan) -> None:
+        """Keeps a plan that fits where it is the best, and in any case that the search was interrupted."""
+        if self.best is None or plan.value < self.best[1].value:
+            self.best = fitter, plan
+        elif plan.interrupted:
+            self.best = self.best[0], replace(self.best[1], interrupted=True)
+
+    def ranked(self, fitters: Sequence[Fitter], plans: Sequence[ShardPlan], bound: float) -> list[tuple[Fitter, ShardPlan]]:
+        """The plans of some problems, the quickest first, marked as interrupted where one of them was; ``bound``: of all
+        plans."""
+        found = list[tuple[Fitter, ShardPlan]]()
+        interrupted = any(plan.interrupted for plan in plans)
+        for fitter, plan in zip(fitters, plans, strict=True):
+            if found:  # the same plan is priced once
+                fitter.last, fitter.after = found[-1][0].last, found[-1][0].after
+            found.append((fitter, replace(fitter.counted(plan, bound), interrupted=interrupted)))
+        return sorted(found, key=lambda row: row[1].value)
+
+    def fitted(
+        self, ranked: Sequence[tuple[Fitter, ShardPlan]], found: _Problems, least: float
+    ) -> tuple[Fitter, ShardPlan] | None:
+        """The first plan that fits with all that it needs, or another like the first; None where none was found, or another
+        was not asked for."""
+        counting = now()
+        fits = next(((fitter, plan) for fitter, plan in ranked if fitter.fits(plan.choices)), None)
+        found.began += now() - counting  # a count is no search
+        if fits is not None or self.asked.strategy:
+            return fits
+        fitter, plan = ranked[0]
+        other = fitter.fitting(plan, self.asked.gap, seconds=found.left)
+        if other is None:
+            return None
+        return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)
+
+    def refusal(self) -> Infeasible | InvalidInput:
+        """What says best why no mesh has a plan."""
+        strategy, name = self.asked.strategy, self.topology.name
+        if self.missing:
+            over, bytes_, mesh = min(self.missing, key=lambda found: found[0])
+            what = f"the plan '{strategy}'" if strategy else "the nearest that was found"
+            smallest = _smallest(mesh, self.topology)
+            fault = MeshOverMemory(str(mesh), what, bytes_.total, smallest, str(bytes_), math.ceil(over))
+            return Infeasible(fault, where=name)
+        if not self.without:
+            return unfit(self.unfit[0], strategy, self.module)
+        least, limit, shape, whose = min(self.without)
+        over = math.ceil(least - limit)
+        kept = "weights and what a backward pass needs" if self.asked.training else "weights"
+        return Infeasible(WeightsOverMesh(f"{kept}{whose}", math.ceil(least), str(shape), over), where=name)
+
+
+def unfit(error: UnfitError, strategy: str, module: Module) -> InvalidInput:
+    """What tells a person that a plan by name does not fit the model."""
+    return InvalidInput(NamedPlanMisfit(strategy, str(error)), where=module.name)
+
+
+def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
+    """The device with the least memory."""
+    devices = [topology.device(name) for name in mesh.devices]
+    return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
+
+
+__all__ = ["Asked", "MeshSearch", "OnOneMesh", "unfit"]

@@ -1,0 +1,267 @@
+"""Which shares to try on a mesh of unequal devices: in proportion to how fast the model runs on each.
+
+A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
+overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
+are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
+the device that takes longest for its own takes least, or as evenly as they go. Of these the few best go to the search, in
+training those first that divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its
+rule that the sum of the shares divides) takes as long as the member that takes longest for its share; any other as long as it
+takes whole on the slowest device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no
+plan is below is ``least``: each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut
+there (``Cuts``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ir.core.facets import Cost, Time
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.outcomes import TIGHT
+from ir.core.shares import Shares, equal, nested_cut, none_empty, proportional
+from ir.core.topology import Device, DeviceType, Topology
+from ir.layout_rules import rules
+from ir.verifier.machines import MOST_SHARE
+from passes.costs.learning import learning_seconds, samples_of
+from passes.costs.op_time import dtype_of, fuses, in_training, least_seconds, may_fuse, op_seconds
+from passes.meshes.mesh import Member, foremost_members
+from passes.meshes.notation import Along, lowest
+from passes.partition.layouts.problem.problem import Floats
+
+MOST_TRIED = 3
+"""Unequal shares that are searched, beside equal ones."""
+MOST_DEALT = 2
+"""The same in training, where some divide the samples of a batch."""
+SCALES = tuple(half / 2 for half in range(2, 17))
+POWERS = (1.0, 0.75, 0.5, 0.25)
+"""Of the speeds: shares less unequal than these may divide what others do not."""
+LARGEST = 64
+"""Of two speeds, beyond which shares would leave the slower device next to nothing."""
+
+
+@dataclass(slots=True)
+class Cuts:
+    """How an op may be cut along the axes of a mesh, which have the shares ``along``, among ``members``, of each type those
+    with the largest parts."""
+
+    along: Along
+    members: Sequence[Member]
+    uneven: bool
+    known: dict[frozenset[int], list[dict[str, float]]] = field(default_factory=dict)
+
+    def parts(self, sizes: frozenset[int]) -> list[dict[str, float]]:
+        """Of every way to cut an op whose factors have these sizes, by type the largest part that a member has; ways that leave
+        no type less than another does are left out."""
+        if sizes not in self.known:
+            found = dict.fromkeys(
+                tuple(self.largest(groups).items()) for groups in self.groupings(sizes) if self.possible(groups)
+            )
+            ways = [dict(parts) for parts in found]
+            self.known[sizes] = [way for way in ways if not any(_less(other, way) for other in ways)]
+        return self.known[sizes]
+
+    def groupings(self, sizes: frozenset[int]) -> Iterator[list[tuple[int, list[int]]]]:
+        """The factors that axes cut, each as its size and its axes, one inside the other. Axes that cut factors of one size cut
+        the same or different ones."""
+        count = len(self.along)
+        factors = [(0, 0), *itertools.product(sorted(sizes), range(count))]
+        for cut in itertools.product(factors, repeat=count):
+            groups: dict[tuple[int, int], list[int]] = {}
+            for axis, factor in enumerate(cut):
+                if factor[0]:
+                    groups.setdefault(factor, []).append(axis)
+            yield [(size, axes) for (size, _), axes in groups.items()]
+
+    def possible(self, groups: list[tuple[int, list[int]]]) -> bool:
+        """Whether no part is empty, and all are in proportion to the shares where they must be."""
+        cuts = [(size, [self.along[axis] for axis in axes]) for size, axes in groups]
+        return all(none_empty(*cut) and (self.uneven or proportional(*cut)) for cut in cuts)
+
+    def largest(self, groups: list[tuple[int, list[int]]]) -> dict[str, float]:
+        """By type, the largest part of the op that a member has."""
+        found: dict[str, float] = {}
+        for member in self.members:
+            parts = [
+                nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for size, axes in groups
+            ]
+            found[member.type.name] = max(math.prod(parts), found.get(member.type.name, 0.0))
+        return found
+
+
+class Speeds:
+    """How fast a model runs on the types of a topology. ``work[sizes]``: seconds by type of the ops whose factors have these
+    sizes, ``seconds`` of all ops; ``floors[sizes]``: the least seconds by type of each kind of op, times how often it is
+    there, of those whose factors of any kind have these sizes."""
+
+    def __init__(self, module: Module, topology: Topology, *, training: bool = False) -> None:
+        self.types = {type_.name: type_ for type_ in topology.types}
+        self.numbers = {name: number for number, name in enumerate(self.types)}
+        self.devices, self.samples, self.training = topology.devices, samples_of(module.entry), training
+        self.work: dict[frozenset[int], list[float]] = {}
+        floors: dict[frozenset[int], list[list[float]]] = {}
+        counts: Counter[tuple[object, frozenset[int], frozenset[int]]] = Counter()
+        kept: dict[tuple[object, frozenset[int], frozenset[int]], tuple[int, Op]] = {}
+        for index, (op, rule) in enumerate(rules(module, module.entry)):
+            if op.facet(Cost) is not None:
+                factors = rule.shardable if rule else ()
+                sizes = frozenset(factor.size for factor in factors if factor.divided)
+                every = frozenset(factor.size for factor in factors)
+                alike = op.name, op.facets, dtype_of(op)
+                counts[alike, sizes, every] += 1
+                kept[alike, sizes, every] = index, op
+        passes = [learning_seconds(module, type_) for type_ in topology.types] if training else []
+        for key, (index, op) in kept.items():
+            row = self.work.setdefault(key[1], [0.0] * len(topology.types))
+            gradients = _gradients(op) if training else 0
+            floor: list[float] = []
+            floors.setdefault(key[2], []).append(floor)
+            for number, type_ in enumerate(topology.types):
+                whole = passes[number][index].both if training else op_seconds(op, type_)
+                start = (in_training(type_) if training else type_).overhead
+                overhead = 0.0 if op.facet(Time) else start * (2 if gradients else 1)
+                row[number] += counts[key] * max(0.0, whole - overhead)
+                fused = not training and may_fuse(op) and fuses(type_)
+                floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients, training))
+        self.floors: dict[frozenset[int], Floats] = {sizes: np.array(rows) for sizes, rows in floors.items()}
+        self.seconds = [math.fsum(column) for column in zip(*self.work.values(), strict=True)]
+
+    def members(self, devices: Sequence[Device]) -> list[int]:
+        """The number of the type of each device."""
+        return [self.numbers[device.type] for device in devices]
+
+    def least(self, devices: Sequence[Device], along: Along = (), uneven: bool = False) -> float:
+        """Seconds of a run that no plan on these devices is below; ``along``: on the mesh of them with these shares."""
+        members = self.members(devices)
+        found = math.fsum(_together([row[number] for number in members]) for rows in self.floors.values() for row in rows)
+        if not along:
+            return found
+        places = itertools.product(*(range(len(axis)) for axis in along))
+        every = (Member(place, self.types[device.type]) for device, place in zip(devices, places, strict=True))
+        cuts = Cuts(along, foremost_members(every, along), uneven)
+        cut = 0.0
+        for sizes, rows in self.floors.items():
+            longest = [
+                np.max([rows[:, self.numbers[type_]] * part for type_, part in parts.items()], axis=0)
+                for parts in cuts.parts(sizes)
+            ]
+            cut += float(np.min(longest, axis=0).sum())
+        return max(found, cut * (1 - TIGHT))
+
+    def candidates(
+        self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
+    ) -> tuple[Along, ...]:
+        """Shares to try on a mesh over ``devices`` (the first ones unless given): equal ones, then the best others, if devices
+        differ in type; of one type in training, the samples dealt out where they cannot be cut equally."""
+        members = self.members(devices or self.devices[: math.prod(sizes)])
+        if not self.work:
+            return ((),)
+        if len(set(members)) == 1:
+            evenly = dealt_evenly(self.samples, sizes) if self.training else ()
+            return ((), evenly) if evenly else ((),)
+        options = [list(self.along(sizes, axis, members)) for axis in range(len(sizes))]
+        if len(sizes) == 1:
+            by_speed = dealt(self.samples, [self.seconds[number] for number in members])
+            options[0] += [by_speed, dealt(self.samples, [1.0] * len(members))]
+        equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
+        found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
+        found.pop((), None)
+        apart = {along: self.training and not self.splits(along, uneven) for along in found}
+        ranked = sorted((apart[along], self.estimate(along, members, uneven), along) for along in found)
+        if self.training and ranked and not ranked[0][0]:
+            most = min(most, MOST_DEALT)
+        return ((), *(along for _, seconds, along in ranked[:most] if seconds < equally))
+
+    def splits(self, along: Along, uneven: bool) -> bool:
+        """Whether the samples of a batch can be cut along all axes."""
+        whole = math.prod(map(sum, along))
+        return self.samples % whole == 0 or (uneven and self.samples >= whole)
+
+    def along(self, sizes: Sequence[int], axis: int, members: Sequence[int]) -> Iterator[Shares]:
+        """Shares along one axis, in proportion to the speed of all members at each place, at several scales."""
+        stride = math.prod(sizes[axis + 1 :])
+        speeds = [0.0] * sizes[axis]
+        for number, type_ in enumerate(members):
+            seconds = self.seconds[type_]
+            speeds[number // stride % sizes[axis]] += 1.0 / seconds if seconds > 0 else 0.0
+        least = min(speeds)
+        if not least > 0 or max(speeds) / least > LARGEST:
+            yield (1,) * sizes[axis]
+            return
+        for power, scale in itertools.product(POWERS, SCALES):
+            yield tuple(math.floor(scale * (speed / least) ** power + 0.5) for speed in speeds)
+
+    def estimate(self, along: Along, members: Sequence[int], uneven: bool) -> float:
+        """Seconds of the ops, with these shares."""
+        largest, whole = self.largest(along, members), math.prod(map(sum, along))
+        total = 0.0
+        for sizes, row in self.work.items():
+            if any(size % whole == 0 or (uneven and size >= whole) for size in sizes):
+                total += max(row[type_] * part for type_, part in largest.items())
+            else:
+                total += max(row[type_] for type_ in largest)
+        return total
+
+    def largest(self, along: Along, members: Sequence[int]) -> dict[int, float]:
+        """By type, the largest part of what is cut along all axes that a device has."""
+        whole, found = math.prod(map(sum, along)), dict[int, float]()
+        for type_, place in zip(members, itertools.product(*along), strict=True):
+            found[type_] = max(math.prod(place) / whole, found.get(type_, 0.0))
+        return found
+
+
+def dealt(samples: int, seconds: Sequence[float]) -> Shares:
+    """The samples of a batch (of a large one, equal parts of several samples), over devices that take so many ``seconds`` for
+    one: one each, then each to the device that takes least with one more, which makes the largest time least. All equal where
+    there are fewer than devices."""
+    count = next(n for n in range(min(samples, MOST_SHARE), 0, -1) if samples % n == 0)
+    if count < len(seconds) or not all(one > 0 for one in seconds):
+        return equal(len(seconds))
+    counts = [1] * len(seconds)
+    queue = [(2 * one, place) for place, one in enumerate(seconds)]
+    heapq.heapify(queue)
+    for _ in range(count - len(seconds)):
+        _, place = queue[0]
+        counts[place] += 1
+        heapq.heapreplace(queue, ((counts[place] + 1) * seconds[place], place))
+    return tuple(counts)
+
+
+def dealt_evenly(samples: int, sizes: Sequence[int]) -> Along:
+    """The same over equal devices in a mesh of one axis; no shares where the batch is cut equally, and on several axes."""
+    return lowest((dealt(samples, [1.0] * sizes[0]),)) if len(sizes) == 1 else ()
+
+
+def _less(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether one way to cut leaves no type more than another does, and one less."""
+    return one != other and all(part <= other[type_] for type_, part in one.items())
+
+
+def _gradients(op: Op) -> int:
+    """Flops of both gradients."""
+    cost = op.facet(Cost, Cost())
+    return cost.input_grad + cost.weight_grad
+
+
+def _floor(op: Op, type_: DeviceType, gradients: int, training: bool) -> float:
+    """Seconds that all parts of an op take together at least on devices of one type."""
+    found = least_seconds(op, type_, training=training)
+    return found + (least_seconds(op, type_, gradients) if gradients else 0.0)
+
+
+def _together(seconds: Sequence[float]) -> float:
+    """What devices take that each need so long for the whole, when all work on it and end at once."""
+    if not all(seconds):
+        return 0.0
+    together = math.fsum(1.0 / one for one in seconds)
+    return 1.0 / together if together else math.inf
+
+
+__all__ = ["Cuts", "Speeds", "dealt", "dealt_evenly"]

@@ -1,0 +1,219 @@
+"""Assign: replay a plan that a person or a script edited, in the place of ``partition``.
+
+Reads nothing but the entry function and the topology; writes what ``partition`` writes: ``StageSet`` on every entry op, and a
+``Plan`` whose stages hold the devices asked for (``place`` keeps those and computes seconds and memory; it also is what finds a
+device too small). Its bound holds for every plan of this model on this topology, whoever made it: the one that the plan states,
+where that was proven for the same problem (``passes/graph/digest.py``) and is higher than what takes no search.
+
+A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
+all; a device that is unknown or used twice; replicas that are not alike; a value that would travel to an earlier stage.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
+from ir.core.objectives import Planned
+from ir.core.topology import Topology
+from passes.costs.exchange import Speed
+from passes.costs.learning import step_text
+from passes.costs.liveness import states_bytes
+from passes.costs.network import Network, network
+from passes.framework.base import PassContext, needed
+from passes.framework.expanded import on_expanded
+from passes.graph.digest import problem_digest
+from passes.graph.faults import NotAChoice, UnknownDevice
+from passes.graph.graph import listing, stage_members
+from passes.graph.symbols import insert_symbols
+from passes.meshes.undecided import undecided
+from passes.partition.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp
+from passes.partition.replay.stated import StatedPass
+from passes.stages.load import COMM
+
+
+@dataclass(frozen=True)
+class AssignPass(StatedPass):
+    """Give every op the stage, and every stage the device, that a plan states.
+
+    ``ops``, ``devices``, ``objective``, ``bound``, ``source``, ``made_for``: as of ``StatedPass``; a stage without a device is
+    placed by ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was
+    proven for (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
+    ``flush``: whether the pipeline is empty behind each step.
+    """
+
+    name: ClassVar[str] = "assign"
+    comm: str = "sum"
+    proof: str = ""
+    problem: str = ""
+    microbatches: int = 0
+    flush: bool = True
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for a plan that does not fit the model or the topology."""
+        topology = needed(module, Topology)
+        if self.comm not in COMM:
+            raise InvalidInput(NotAChoice("comm", self.comm, f"one of {', '.join(COMM)}"), where=self.source)
+        module = undecided(module)
+        entry = module.entry
+        planned = Planned.PROFILE if states_bytes(entry) else Planned.OPS
+        self._check_objective(planned)
+        steps = max(1, self.microbatches) if self.training and planned is Planned.OPS else 0
+        problems: list[Diagnostic] = []
+        stages = self._stages(entry, problems)
+        net = context.analyses.get(network, topology)
+        devices = self._devices(topology, net, problems)
+        count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
+        problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
+        if problems:
+            raise InvalidInput(problems)
+        assigned = replace(entry, ops=tuple(op.with_facets(StageSet(stages[op.id])) for op in entry.ops))
+        stage_members(assigned)
+        placed = module.replace(entry, assigned)
+        replicated = any(len(names) > 1 for names in devices.values())
+        alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
+        if steps:
+            bound, reason = step_bound(placed, topology, net, steps, alone and self.flush)
+            single = single_step(placed, topology, steps)
+        else:
+            bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
+        certificate = {"bound": reason, "plan": "given, not searched for"}
+        once = all(len(indices) == 1 for indices in stages.values())
+        # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
+        comm = self.comm + (step_text(module, steps) if steps else "")
+        known = (problem_digest(module, comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
+        if self.problem and alone and once and self.problem in known:
+            certificate["problem"] = self.problem
+            if self.bound >= bound:
+                bound, certificate["bound"] = self.bound, self.proof
+        plan = Plan(
+            name="@plan",
+            objective=self.objective,
+            comm=self.comm,
+            value=math.inf,
+            port_value=math.inf,
+            bound=bound,
+            status="within-gap",
+            single=single,
+            stages=tuple(
+                PlanStage(
+                    index=index,
+                    device_type=topology.device(devices[index][0]).type if index in devices else "",
+                    devices=tuple(devices.get(index, ())),
+                    replicas=max(1, len(devices.get(index, ()))),
+                    ops=sum(index in of_op for of_op in stages.values()),
+                )
+                for index in range(count)
+            ),
+            certificate=tuple(sorted(certificate.items())),
+            microbatches=steps if self.training else 1,
+            flush=self.flush,
+        )
+        context.count(self.name, ops=len(stages), stages=count)
+        return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
+
+    def _devices(self, topology: Topology, net: Network, problems: list[Diagnostic]) -> dict[int, list[str]]:
+        known = [device.name for device in topology.devices]
+        found: dict[int, list[str]] = {}
+        for text in self.devices:
+            index, name = self._split(text)
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
+                problems.append(UnknownDevice(name, hint).at(self._where(index)))
+            else:
+                found.setdefault(index, []).append(name)
+        for index, names in found.items():
+            others = [other for other, on in found.items() if other != index and set(on) & set(names)]
+            if len(set(names)) < len(names) or any(found[other] != names for other in others):
+                what = f"already runs stage {others[0]}" if others else "is listed twice"
+                rule = "stages share all their devices or none: choose other devices"
+                problems.append(DeviceTwice(names[0], what, rule).at(self._where(index)))
+        for index, names in found.items():
+            problems += self._unlike(index, names, topology, net)
+        return found
+
+    def _unlike(self, index: int, names: Sequence[str], topology: Topology, net: Network) -> Iterator[Diagnostic]:
+        """Replicas that cannot stand for each other: transfers of a stage are priced as those of each of its devices."""
+        types = sorted({topology.device(name).type for name in names})
+        if len(types) > 1:
+            yield ReplicasOfTypes(tuple(types)).at(self._where(index))
+            return
+        first = names[0]
+        for name in names[1:]:
+            here, there = net.port(first), net.port(name)
+            if (here.latency, here.bandwidth) != (there.latency, there.bandwidth):
+                ports = ReplicasOfPorts(first, here.bandwidth, here.latency, name, there.bandwidth, there.latency)
+                yield ports.at(self._where(index))
+                return
+
+
+def single_step(module: Module, topology: Topology, microbatches: int) -> float:
+    """Seconds of a training step of the whole model on the best single device that holds it; inf where none does."""
+    from passes.costs.learning import InFlight, learning_seconds
+    from passes.stages.placement_from_ir import stage_memory, updates
+
+    whole = [range(len(module.entry.ops))]
+    (needed,) = stage_memory(module, whole, (), "sum", InFlight.of(microbatches, (1,)))
+    (update,) = updates(module, whole)
+    best = math.inf
+    for device in topology.devices:
+        limit, type_ = topology.memory(device), topology.type(device.type)
+        if limit is None or needed.total <= limit:
+            seconds = math.fsum(one.both for one in learning_seconds(module, type_))
+            best = min(best, microbatches * seconds + update.seconds(type_, Speed(math.inf), 1))
+    return best
+
+
+def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
+    """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
+    plans in which every stage has devices of its own; else of all, which may fill in less time."""
+    from passes.costs.learning import learning_seconds
+    from passes.stages.bounds import least_step, prices
+    from passes.stages.from_ir import problem_of
+    from passes.stages.placement_from_ir import updates
+
+    problem = problem_of(module, topology, net)
+    once = updates(module, [[i] for i in range(problem.size)])
+    seconds = problem.seconds.copy()
+    for row, kind in zip(seconds, problem.kinds, strict=True):
+        type_ = topology.type(kind.type)
+        both = [one.both for one in learning_seconds(module, type_)]
+        row[:] = [
+            work + update.seconds(type_, Speed(math.inf), 1) / microbatches for work, update in zip(both, once, strict=True)
+        ]
+    problem = replace(problem, seconds=seconds)
+    count = len(topology.devices)
+    if alone:
+        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1), count)
+        return bound, "load balance: both passes and updates spread evenly over as many devices as fill quickest"
+    every = least_step(problem, prices(problem), microbatches, 0.0, range(count, count + 1))
+    return every * microbatches / (
+        microbatches - 1 + count
+    ), "load balance: both passes and updates spread evenly over all devices"
+
+
+def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:
+    """A bound that no plan of the module's entry function on the topology beats, the best single device's value (inf: it
+    fits none), and how the bound was reached. Quick: load balance and largest op, no search."""
+    from passes.stages.bounds import lower_bound, node_weights, prices
+    from passes.stages.from_ir import problem_of
+    from passes.stages.problem import stage_cost
+
+    problem = problem_of(module, topology, net, comm=comm)
+    price = prices(problem)
+    bound, reason = lower_bound(problem, price)
+    if replicated:  # an op of a replicated stage costs each device a part only
+        bound, reason = float(node_weights(problem, price).sum()), "load balance: all compute spread evenly over all devices"
+    whole = [stage_cost(problem, range(problem.size), kind) for kind in range(len(problem.kinds))]
+    fits = [
+        cost.load for cost, kind in zip(whole, problem.kinds, strict=True) if kind.memory is None or cost.memory <= kind.memory
+    ]
+    return bound, min(fits, default=math.inf), reason

@@ -1,0 +1,6 @@
+"""What searches are made with, whatever they search: compiled loops, counted work, flows, a solver of mixed-integer programmes.
+
+- ``kernels``: the door to numba; ``flow_kernels``: maximum flow; ``interrupts``: Ctrl-C in compiled loops;
+- ``highs``: a mixed-integer programme as rows, and the door to its solver;
+- ``work``: counted work, which ends searches in place of a clock: a search asks ``now()`` and says what it did.
+"""

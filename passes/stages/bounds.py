@@ -1,0 +1,268 @@
+"""Lower bounds on the largest load, and the weights that make windows.
+
+Give each kind d a price l_d >= 0 per second and let w(v) = min over supported d of l_d seconds[d, v]. A device of kind d
+with load at most T carries weight at most l_d T, whatever it sends or receives. So T >= w(V) / (sum of l over the devices
+used); and after using a set of devices an ideal I is possible only if w(I) <= T times their prices and w(V - I) <= T times
+those of the devices left. With the prices that maximise w(V) subject to sum_d l_d count_d = 1 this is the
+linear-programming bound of fractional load balancing (its dual). Any prices are valid; better ones only prune more.
+
+*Transfers that cannot be avoided* (``comm`` is ``sum``) add to w(V), each tensor at its cheapest c_h = min over d of l_d
+transfer[d, h]. Write m for the most weight that a device takes at T.
+
+- A tensor with several readers: these lie in at least n = ceil(their weight / m) stages, of which all but the maker's
+  receive it, and if n > 1 the maker's sends it: n c_h.
+- A node that makes one tensor for one reader hangs on that reader; such nodes form trees. A branch at the root of a tree is
+  wholly in the root's stage, or some tensor of it is sent and received: twice the cheapest c of the branch. The
+  branches of one root that share its stage weigh at most m less the root, so the least that is paid is a fractional knapsack.
+
+No tensor is of both kinds, and branches share none. What must be paid falls as T rises, so a bisection finds a T at which
+the devices have too little: the largest load is above it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ir.core.outcomes import SLACK
+from passes.costs.learning import periods_behind
+from passes.stages.problem import Floats, Problem, pools
+
+_STEPS = 200
+_IDLE_STEPS = 20
+"""Steps without a gain of a ten-thousandth after which prices are good enough."""
+_LEAST_SHARE = 1e-9
+_MOST_SUMS = 1 << 12
+"""Different sums of prices of devices, at most."""
+
+
+def prices(problem: Problem) -> Floats:
+    """Prices l[T] that maximise w(V) under sum l_d count_d = 1: exact for two kinds; for more nearly so, by exponentiated
+    subgradient steps, the best seen. A kind of r devices per stage has r times the price of one: it takes r seconds of work a
+    second."""
+    pool_of = pools(problem.kinds)
+    alone = sorted(set(pool_of))
+    if len(alone) < len(problem.kinds):
+        kept = tuple(problem.kinds[k] for k in alone)
+        single = prices(replace(problem, kinds=kept, seconds=problem.seconds[alone], transfer=problem.transfer[alone]))
+        return np.array([kind.replicas * single[alone.index(pool)] for kind, pool in zip(problem.kinds, pool_of, strict=True)])
+    kinds = len(problem.kinds)
+    counts = np.array([kind.count for kind in problem.kinds], dtype=np.float64)
+    uniform = np.full(kinds, 1.0 / counts.sum())
+    if kinds == 1 or not problem.size or all(np.array_equal(problem.seconds[0], row) for row in problem.seconds[1:]):
+        return uniform
+    seconds = problem.seconds
+    if kinds == 2:
+        return _two_prices(seconds, counts)
+    shares = np.full(kinds, 1.0 / kinds)
+    # Start where every kind alone would be equally loaded: much nearer than equal shares when speeds differ by orders.
+    totals = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=1)
+    if (totals > 0).all():
+        shares = counts / totals
+        shares /= shares.sum()
+    best, best_value = uniform, float(node_weights(problem, uniform).sum())
+    idle = 0
+    for step in range(_STEPS):
+        price = shares / counts
+        with np.errstate(invalid="ignore"):
+            priced = np.where(np.isfinite(seconds), price[:, None] * seconds, np.inf)
+        cheapest = priced.argmin(axis=0)
+        taken = priced[cheapest, np.arange(problem.size)]
+        value = float(taken[np.isfinite(taken)].sum())
+        idle = 0 if value > best_value * (1 + 1e-4) else idle + 1
+        if value > best_value:
+            best, best_value = price, value
+        if idle > _IDLE_STEPS:
+            break
+        gradient = np.bincount(cheapest, weights=seconds[cheapest, np.arange(problem.size)], minlength=kinds) / counts
+        largest = gradient.max()
+        if not np.isfinite(largest) or largest <= 0:
+            break
+        shares = shares * np.exp(0.5 / (1 + 0.1 * step) * gradient / largest)
+        shares /= shares.sum()
+    return best
+
+
+def _two_prices(seconds: Floats, counts: Floats) -> Floats:
+    """The best prices of two kinds. With share x of the price on the first, node v weighs min(x a_v, (1 - x) b_v), where a and
+    b are its seconds over the count of the kind. The sum is concave in x, with corners where both are equal, x = b / (a + b):
+    left of its corner a node counts a x. So the best x is the corner at which the slope, sum of a less sum of b, changes sign.
+    The corner of a node that the first kind cannot run is 0, of one that the second cannot, 1."""
+    a, b = seconds / counts[:, None]
+    some = (a + b > 0) & (np.isfinite(a) | np.isfinite(b))
+    if not some.any():
+        return np.full(2, 1.0 / counts.sum())
+    first, second = np.where(np.isfinite(a), a, 0.0)[some], np.where(np.isfinite(b), b, 0.0)[some]
+    both = np.where(first + second > 0, first + second, 1.0)
+    corner = np.where(np.isfinite(a[some]), np.where(np.isfinite(b[some]), second / both, 1.0), 0.0)
+    order = np.argsort(corner, kind="stable")
+    slope = first.sum() - np.cumsum((first + second)[order])
+    share = float(corner[order][min(int(np.searchsorted(-slope, 0.0)), len(slope) - 1)])
+    # A price of nothing is valid but would make the weight of everything nothing.
+    share = min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE)
+    return np.array([share, 1 - share]) / counts
+
+
+def node_weights(problem: Problem, price: Floats) -> Floats:
+    """w(v) for the given prices; 0 for a node that no kind supports (it makes the problem infeasible elsewhere)."""
+    with np.errstate(invalid="ignore"):
+        priced = np.where(np.isfinite(problem.seconds), price[:, None] * problem.seconds, np.inf)
+    weights = priced.min(axis=0) if problem.size else np.zeros(0)
+    return np.where(np.isfinite(weights), weights, 0.0)
+
+
+def _capacity(problem: Problem, price: Floats) -> tuple[float, int]:
+    """The most weight that the devices of a plan take per second, and how many devices that is."""
+    alone = sorted(set(pools(problem.kinds)))
+    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
+    single = len(alone) == len(problem.kinds)
+    used = min(problem.stages, len(every)) if problem.stages is not None and single else len(every)
+    return float(every[:used].sum()), used
+
+
+def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
+    """The best simple bound and how it was reached, as text."""
+    weight = float(node_weights(problem, price).sum())
+    capacity, used = _capacity(problem, price)
+    balance = weight / capacity if capacity > 0 else 0.0
+    largest = problem.seconds.min(axis=0) if problem.size else np.zeros(1)
+    node = int(largest.argmax()) if problem.size else 0
+    if problem.size and np.isfinite(largest[node]) and largest[node] > balance:
+        replicas = any(kind.replicas > 1 for kind in problem.kinds)
+        where = "on as many devices as suit it best" if replicas else "on its fastest device"
+        return float(largest[node]), f"largest node: {problem.names[node]} alone {where}"
+    return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
+
+
+def least_step(problem: Problem, price: Floats, microbatches: int, period: float, devices: range, replicas: int = 1) -> float:
+    """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``,
+    in at least as many stages as its first says, with up to so many ``replicas`` of each: k periods, and those that the stage
+    that goes on longest takes behind them, M - 1 of one without replicas (``step_seconds``). A period takes at least w(V) over
+    the sum of the k highest prices, and at least ``period``, a lower bound for every k. ``problem`` has the seconds of both
+    passes and of each microbatch's part of the update."""
+    weight = float(node_weights(problem, price).sum())
+    alone = sorted(set(pools(problem.kinds)))
+    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
+    balance = weight * (1 - SLACK) / np.cumsum(every)
+    behind = list(itertools.accumulate((periods_behind(microbatches, r) for r in range(1, len(every) + 1)), min))
+
+    def periods(k: int) -> int:
+        fewest = min(k // devices.start, replicas, microbatches, len(every))  # replicas of some stage, at most
+        return k + behind[max(fewest, 1) - 1]
+
+    return min(periods(k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
+
+
+def cut_bound(problem: Problem, price: Floats) -> tuple[float, str]:
+    """A bound with what a cut asks for, and how it was reached: stages before it have all that its tensor is made of, those
+    behind it all that reads it. Some devices do the one, the others the other, at least, so T >= min over sets of devices of
+    max(w(before) / their prices, w(behind) / the prices of the others). 0 without cuts, or for too many sums of prices."""
+    sums = {0.0}
+    for k in sorted(set(pools(problem.kinds))):
+        sums = {known + float(price[k]) * count for known in sums for count in range(problem.kinds[k].count + 1)}
+        if not problem.forced or len(sums) > _MOST_SUMS:
+            return 0.0, ""
+    weight, every = node_weights(problem, price), _capacity(problem, price)[0]
+    ahead = np.array(sorted(sums))
+    edges = sorted((int(maker), readers) for maker, readers in zip(problem.producer, problem.consumers, strict=True))
+
+    def least(work: float, rates: Floats) -> Floats:
+        return np.divide(work, rates, out=np.full(len(rates), np.inf), where=rates > 0) if work else np.zeros(len(rates))
+
+    best, reason = 0.0, ""
+    for h in problem.forced:
+        before, behind = {int(problem.producer[h])}, set(problem.consumers[h])
+        for maker, readers in reversed(edges):  # nodes are in topological order
+            before.update((maker,) if before.intersection(readers) else ())
+        for maker, readers in edges:
+            behind.update(readers if maker in behind else ())
+        first, second = (float(weight[sorted(side)].sum()) * (1 - SLACK) for side in (before, behind))
+        found = float(np.maximum(least(first, ahead), least(second, every * (1 + SLACK) - ahead)).min())
+        if found > best:
+            best, reason = found, f"load balance before and behind the cut at {problem.tensor_names[h]}"
+    return best, reason
+
+
+def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:
+    """The best bound on the throughput, and how it was reached, as text."""
+    simple, reason = max(lower_bound(problem, price), cut_bound(problem, price), key=lambda found: found[0])
+    dearer = transfer_bound(problem, price)
+    if dearer > simple * (1 + 2 * SLACK):
+        return dearer, "load balance: all compute and the transfers that cannot be avoided, spread evenly"
+    return simple, reason
+
+
+def transfer_bound(problem: Problem, price: Floats) -> float:
+    """The bound with the transfers that cannot be avoided; that of load balance where there are none, or ``comm`` is not
+    ``sum``."""
+    weight = node_weights(problem, price)
+    capacity, _ = _capacity(problem, price)
+    if capacity <= 0 or not problem.size:
+        return 0.0
+    low = float(weight.sum()) / capacity
+    if problem.comm != "sum" or not len(problem.consumers):
+        return low
+    cost = (price[:, None] * problem.transfer).min(axis=0)
+    shared = [h for h, readers in enumerate(problem.consumers) if len(readers) > 1]
+    shared_cost = cost[shared]
+    weights = weight.tolist()
+    shared_weight = np.array([math.fsum(weights[v] for v in problem.consumers[h]) for h in shared])
+    trees = _trees(problem, weight, cost)
+    most = float(price.max()) * (1 + SLACK)
+
+    def needed(trial: float) -> float:
+        stages = np.maximum(np.ceil(shared_weight / (most * trial) * (1 - SLACK)), 1.0)
+        paid = float((shared_cost * np.where(stages > 1, stages, 0.0)).sum())
+        for root, sizes, costs in trees:
+            paid += 2 * (float(costs.sum()) - _kept(sizes, costs, most * trial - root))
+        return (float(weight.sum()) + paid) / capacity
+
+    high = needed(low) if low > 0 else 0.0
+    if high <= low:
+        return low
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if needed(middle) > middle else (low, middle)
+    return low * (1 - SLACK)
+
+
+def _trees(problem: Problem, weight: Floats, cost: Floats) -> list[tuple[float, Floats, Floats]]:
+    """Of each root: its weight, and weight and cheapest tensor of each branch, those that pay most for their weight first."""
+    makers, costs = problem.producer.tolist(), cost.tolist()
+    made = np.bincount(problem.producer, minlength=problem.size).tolist()
+    only = {u: h for h, u in enumerate(makers) if made[u] == 1 and len(problem.consumers[h]) == 1}
+    size, cheapest = weight.tolist(), [math.inf] * problem.size
+    branches: dict[int, list[tuple[float, float]]] = {}
+    for v, h in sorted(only.items()):  # what hangs on v comes before it
+        reader = problem.consumers[h][0]
+        least = cheapest[v] = min(cheapest[v], costs[h])
+        if reader in only:
+            size[reader] += size[v]
+            cheapest[reader] = min(cheapest[reader], least)
+        elif least > 0:
+            branches.setdefault(reader, []).append((size[v], least))
+    found = []
+    for root, hanging in branches.items():
+        hanging.sort(key=lambda branch: (branch[0] / branch[1], branch))
+        sizes, paid = (np.array(column) for column in zip(*hanging, strict=True))
+        found.append((float(weight[root]), sizes, paid))
+    return found
+
+
+def _kept(sizes: Floats, costs: Floats, room: float) -> float:
+    """The most cost that fits into ``room``, the last item in part; items are sorted by cost over size."""
+    if room <= 0:
+        return float(costs[sizes <= 0].sum())
+    filled = np.cumsum(sizes)
+    whole = int(np.searchsorted(filled, room, side="right"))
+    kept = float(costs[:whole].sum())
+    if whole < len(sizes):
+        before = float(filled[whole - 1]) if whole else 0.0
+        kept += float(costs[whole]) * (room - before) / float(sizes[whole])
+    return kept
+
+
+__all__ = ["best_bound", "least_step", "lower_bound", "node_weights", "prices", "transfer_bound"]

@@ -1,0 +1,243 @@
+"""Which ops must share a stage, before any cost is looked at.
+
+1. *Quantisation*: a DequantizeLinear with its first reader, a QuantizeLinear with the op whose result it quantises (or, on
+   a model input, with what dequantises it). What may then travel between stages is the quantised tensor, and a runtime
+   finds the pattern it fuses.
+2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size neither the types tell nor a run
+   measured join the op that makes them with all that read them: what a border costs is not known.
+3. *Weights* read by several ops, themselves or transposed and the like, join these, when that pulls in nothing far away: at
+   most ``SPAN`` ops, with all that lies on paths between them. Else each stage that reads the weight holds a copy, and memory
+   counts it in each: the tied embedding of a language model is read by its first and its last op. In training the stages add
+   up their gradients once a step.
+
+4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
+5. *Changing state*: all that read a running average of batch normalisation, where one of them moves it in training: two calls
+   of one layer in different stages would each move a copy.
+6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
+
+An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
+
+Invariant: the classes form no cycle. Merging may close one (a path that leaves the class and returns); then everything on
+it joins too, since contiguous stages could not separate it anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ir.core.facets import Color, Direction
+from ir.core.module import Module
+from ir.core.ops import Op, Value
+from ir.core.types import BytesType, DType, TensorType
+from ir.ops.grads import MASK, written_resources
+from passes.costs.liveness import resource_bytes
+from passes.graph.graph import reads
+from passes.graph.sizes import sized_results
+
+SPAN = 8
+"""Most ops that a shared weight may pull together."""
+SMALL = 4096
+"""Bytes below which a shared weight is copied without a thought (scalars, epsilons, axes)."""
+FORWARD = Direction("fw")
+"""Of an op that names no phase."""
+
+
+def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
+    """Classes of ops of the entry function (positions, ascending), ordered by first member; every op is in one."""
+    func = module.entry
+    classes = _Classes(len(func.ops))
+    readers: dict[str, list[int]] = {}
+    maker: dict[str, int] = {}
+    painted: dict[tuple[int, str], int] = {}
+    read = [reads(op) for op in func.ops]
+    fixed: list[int] = []
+    for i, op in enumerate(func.ops):
+        for name in read[i]:
+            readers.setdefault(name, []).append(i)
+        stays = op.name.endswith("uantizeLinear") or op.name == MASK
+        for value in sized_results(op):
+            maker[value.name] = i
+            stays = stays or not _can_travel(value)
+        if stays:
+            fixed.append(i)
+        color = op.facet(Color)
+        if color is not None:
+            first = painted.setdefault((color.color, op.facet(Direction, FORWARD).direction), i)
+            if first != i:
+                classes.join(first, i)
+    for i in fixed:
+        op = func.ops[i]
+        kind = op.name.rpartition(".")[2]
+        first_reader = min((r for value in op.results for r in readers.get(value.name, ())), default=None)
+        if kind == "DequantizeLinear" and first_reader is not None:
+            classes.join(i, first_reader)
+        elif kind == "QuantizeLinear":
+            source = maker.get(op.operands[0]) if op.operands else None
+            if source is not None and func.ops[source].name.rpartition(".")[2] != "DequantizeLinear":
+                classes.join(i, source)
+            elif first_reader is not None:
+                classes.join(i, first_reader)
+        for value in sized_results(op):
+            if op.name == MASK or not _can_travel(value):
+                for reader in readers.get(value.name, ()):
+                    classes.join(i, reader)
+    for name in sorted(written_resources(func.ops)):
+        for user in readers.get(name, ()):
+            classes.join(readers[name][0], user)
+    edges = _edges(maker, read)
+    if classes.joined:
+        merge_cycles(classes, edges)
+    classes.joined = False
+    sizes = resource_bytes(module)
+    for name, size in sorted(sizes.items()):
+        users = _at_work(name, sizes, read, readers, func.ops)
+        if len(users) > 1 and size > SMALL:
+            near = _closure(users, edges, limit=SPAN)
+            if near is not None:
+                for user in near:
+                    classes.join(users[0], user)
+    if classes.joined:
+        merge_cycles(classes, edges)
+    return classes.listed()
+
+
+def _at_work(
+    weight: str, sizes: Mapping[str, int], read: Sequence[Sequence[str]], readers: Mapping[str, list[int]], ops: Sequence[Op]
+) -> list[int]:
+    """The ops that read a weight, ascending; those that read what is made of weights alone, such as a transposed one, in the
+    place of what makes it: that may stand in the stage of either."""
+    found: set[int] = set()
+    for i in readers.get(weight, ()):
+        alone = all(name in sizes for name in read[i])
+        later = {reader for value in ops[i].results for reader in readers.get(value.name, ())} if alone else set()
+        found |= later or {i}
+    return sorted(found)
+
+
+def _can_travel(value: Value) -> bool:
+    """Whether a plan may part the value from its readers: a dense tensor of known size, or opaque bytes."""
+    type_ = value.type
+    if isinstance(type_, BytesType):
+        return True
+    return isinstance(type_, TensorType) and type_.nbytes is not None and type_.dtype is not DType.STRING and not type_.sparse
+
+
+def _edges(maker: Mapping[str, int], read: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Successors of each op, given who makes what and what each reads."""
+    following: list[list[int]] = [[] for _ in read]
+    for i, names in enumerate(read):
+        for source in {maker[name] for name in names if name in maker}:
+            following[source].append(i)
+    return following
+
+
+def _closure(users: Sequence[int], edges: Sequence[Sequence[int]], limit: int) -> list[int] | None:
+    """``users`` with every op on a path between two of them; None when there are more than ``limit``."""
+    low, high = min(users), max(users)
+    after, before = set(users), set(users)
+    for i in range(low, high):
+        if i in after:
+            after.update(j for j in edges[i] if j <= high)
+    for i in range(high - 1, low - 1, -1):
+        if any(j in before for j in edges[i]):
+            before.add(i)
+    between = sorted(after & before)
+    return between if len(between) <= limit else None
+
+
+class _Classes:
+    """Disjoint sets of positions; the root is the least member. ``joined``: some two were."""
+
+    def __init__(self, size: int) -> None:
+        self.parent = list(range(size))
+        self.joined = False
+
+    def root(self, i: int) -> int:
+        while self.parent[i] != i:
+            self.parent[i] = self.parent[self.parent[i]]
+            i = self.parent[i]
+        return i
+
+    def join(self, i: int, j: int) -> bool:
+        a, b = self.root(i), self.root(j)
+        self.parent[max(a, b)] = min(a, b)
+        self.joined = self.joined or a != b
+        return a != b
+
+    def listed(self) -> tuple[tuple[int, ...], ...]:
+        found: dict[int, list[int]] = {}
+        for i in range(len(self.parent)):
+            found.setdefault(self.root(i), []).append(i)
+        return tuple(tuple(members) for members in found.values())
+
+
+def merge_cycles(classes: _Classes, edges: Sequence[Sequence[int]]) -> None:
+    """Joins classes that lie on a common cycle of the quotient (Tarjan's strongly connected components, iterative)."""
+    root = [classes.root(i) for i in range(len(edges))]
+    following: dict[int, set[int]] = {node: set() for node in root}
+    for mine, targets in zip(root, edges, strict=True):
+        following[mine].update([root[j] for j in targets if root[j] != mine])
+    if acyclic(following):
+        return
+    for component in components({node: sorted(targets) for node, targets in following.items()}):
+        for node in component[1:]:
+            classes.join(component[0], node)
+
+
+def acyclic(following: Mapping[int, Iterable[int]]) -> bool:
+    """Whether no edge leads back: nodes can be taken one after another, each after all that precede it."""
+    missing = dict.fromkeys(following, 0)
+    for targets in following.values():
+        for target in targets:
+            missing[target] += 1
+    ready = [node for node, count in missing.items() if not count]
+    for node in ready:  # grows on the way
+        for target in following[node]:
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    return len(ready) == len(missing)
+
+
+def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
+    """Strongly connected components (Tarjan, iterative); every target is a key."""
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    for start in following:
+        if start in number:
+            continue
+        work = [(start, 0)]
+        while work:
+            node, k = work.pop()
+            if k == 0:
+                number[node] = low[node] = len(number)
+                stack.append(node)
+                on_stack.add(node)
+            descended = False
+            for position in range(k, len(following[node])):
+                target = following[node][position]
+                if target not in number:
+                    work += [(node, position + 1), (target, 0)]
+                    descended = True
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], number[target])
+            if descended:
+                continue
+            if low[node] == number[node]:
+                component = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component.append(member)
+                    if member == node:
+                        break
+                yield component
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+
+
+__all__ = ["FORWARD", "SMALL", "SPAN", "acyclic", "colocation", "components", "merge_cycles"]

@@ -1,0 +1,111 @@
+"""From a module to a ``Problem``: one node per op of the entry function, in the function's order.
+
+Seconds come from ``op_time``, transfers from each device's best port (``network``) or a ``Transfer`` facet,
+bytes from ``liveness`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer.
+Devices of one type with equal memory and ports are one kind; a device that something is pinned to is a kind of its own, which
+alone runs what is pinned to it. So pins need no other rule: what is pinned to one device shares its only stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ir.core.facets import Transfer
+from ir.core.module import Module
+from ir.core.topology import Topology
+from passes.costs.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
+from passes.costs.network import Network
+from passes.costs.op_time import body_seconds
+from passes.graph.graph import reads
+from passes.graph.sizes import sized_results
+from passes.stages.problem import Kind, Problem
+
+
+def kinds_of(topology: Topology, net: Network, pinned: frozenset[str] = frozenset()) -> tuple[Kind, ...]:
+    """Kinds of devices in the topology's order; each of ``pinned`` stands alone."""
+    found: dict[tuple[object, ...], list[str]] = {}
+    for device in topology.devices:
+        port = net.port(device.name)
+        alone = device.name if device.name in pinned else ""
+        found.setdefault((device.type, topology.memory(device), port.latency, port.bandwidth, alone), []).append(device.name)
+    return tuple(
+        Kind(topology.device(devices[0]).type, tuple(devices), topology.memory(topology.device(devices[0])))
+        for devices in found.values()
+    )
+
+
+def problem_of(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    *,
+    comm: str = "sum",
+    pins: Mapping[int, str] | None = None,
+    cuts: frozenset[str] = frozenset(),
+    stages: int | None = None,
+) -> Problem:
+    """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages."""
+    func = module.entry
+    pins = pins or {}
+    kinds = kinds_of(topology, net, frozenset(pins.values()))
+    outputs = [value.name for value in func.results]
+    rows = {type_.name: body_seconds(func.ops, type_, outputs) for type_ in topology.types}
+    seconds = np.array([rows[kind.type] for kind in kinds], dtype=np.float64).reshape(len(kinds), len(func.ops))
+    for position, device in pins.items():
+        for k, kind in enumerate(kinds):
+            if kind.devices != (device,):
+                seconds[k, position] = np.inf
+
+    readers: dict[str, list[int]] = {}
+    for i, op in enumerate(func.ops):
+        for name in reads(op):
+            readers.setdefault(name, []).append(i)
+    ports = [net.port(kind.devices[0]) for kind in kinds]
+    stated_memory = stated_bytes(func)
+    producer, consumers, names, sizes, stated = [], [], [], [], []
+    for i, op in enumerate(func.ops):
+        told = op.facet(Transfer)
+        for number, value in enumerate(sized_results(op)):
+            found = readers.get(value.name)
+            if found is None:
+                continue
+            producer.append(i)
+            consumers.append(tuple(found))
+            names.append(value.name)
+            sizes.append(value_bytes(value) if told is None or stated_memory is None else 0)
+            stated.append(math.nan if told is None else told.seconds[number])
+    transfer = np.zeros((len(kinds), len(names)))
+    for row, kind, port in zip(transfer, kinds, ports, strict=True):
+        if not topology.type(kind.type).free_transfers:
+            on_port = port.latency + np.array(sizes, np.float64) / port.bandwidth
+            row[:] = np.where(np.isnan(stated), on_port, stated)
+    resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
+    if stated_memory is None:
+        live = live_bytes(func)
+    else:
+        resources = [(size, (i,)) for i, size in enumerate(stated_memory) if size]
+        live, sizes = (0,) * len(func.ops), [0] * len(sizes)
+    problem = Problem(
+        names=tuple(op.id for op in func.ops),
+        kinds=kinds,
+        seconds=seconds,
+        producer=np.array(producer, np.int64),
+        consumers=tuple(consumers),
+        transfer=transfer,
+        tensor_bytes=np.array(sizes, np.int64),
+        tensor_names=tuple(names),
+        live=np.array(live, np.int64),
+        weight_bytes=np.array([size for size, _ in resources], np.int64),
+        weight_readers=tuple(who for _, who in resources),
+        comm=comm,
+        forced=tuple(h for h, name in enumerate(names) if name in cuts),
+        stages=stages,
+    )
+    problem.check()
+    return problem
+
+
+__all__ = ["kinds_of", "problem_of"]

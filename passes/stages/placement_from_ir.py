@@ -1,0 +1,264 @@
+"""A staged module as a ``PlacementProblem``: the memory of stages, the messages between them, the devices each may run on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.core.facets import Transfer
+from ir.core.module import Func, Module, Plan
+from ir.core.topology import DeviceType, Topology
+from ir.ops.rows import edge_slots
+from passes.costs.exchange import Speed, rings, waiting_bytes
+from passes.costs.learning import (
+    InFlight,
+    learning,
+    learning_seconds,
+    recomputes,
+    saved_values,
+    update_seconds,
+)
+from passes.costs.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
+from passes.costs.network import Network
+from passes.costs.op_time import body_seconds
+from passes.graph.faults import CannotRunOp, DeviceTaken, NoDeviceOfType, OverMemory, UnknownDevice
+from passes.graph.graph import Cut, cuts_of, listing, reads
+from passes.stages.placement import Message, Placement, PlacementProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a stage needs on its device. ``spare``: the part of ``buffers`` that only tensors passing over other stages
+    have, which ``partition`` does not plan with; without it the stage runs, but more slowly."""
+
+    weights: int
+    workspace: int
+    buffers: int
+    spare: int
+
+    def __add__(self, other: Memory) -> Memory:
+        """What two stages need on one device."""
+        both = (self.weights + other.weights, self.workspace + other.workspace, self.buffers + other.buffers)
+        return Memory(*both, self.spare + other.spare)
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.workspace + self.buffers
+
+    @property
+    def least(self) -> int:
+        """Bytes without which the stage cannot run at all."""
+        return self.total - self.spare
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a stage does once a step: ``moved`` bytes of weights and state, and gradients of so many bytes each to add up."""
+
+    moved: int
+    gradients: tuple[int, ...]
+
+    def seconds(self, device_type: DeviceType, speed: Speed, replicas: int) -> float:
+        """``speed``: of a ring of the replicas, which add up gradients in buckets."""
+        summed = 0.0
+        if replicas > 1 and not device_type.free_transfers:
+            summed = math.fsum(speed.reduce_seconds(replicas, size) for size in self.gradients)
+        return summed + update_seconds(self.moved, device_type)
+
+    def busy(self, speed: Speed, replicas: int) -> dict[str, float]:
+        """Seconds that the sums keep each medium busy, once a step."""
+        passed = 2 * (replicas - 1) / replicas * sum(self.gradients)
+        return {name: passed / bandwidth for name, bandwidth in speed.media} if replicas > 1 else {}
+
+
+def updates(module: Module, own: Sequence[Sequence[int]]) -> tuple[Update, ...]:
+    """The updates of each stage. A weight of several stages is updated by the first."""
+    learned, sizes = learning(module), resource_bytes(module)
+    found, done = [], set[str]()
+    for positions in own:
+        names = [name for i in positions for name in reads(module.entry.ops[i]) if name in learned.state]
+        here = [name for name in dict.fromkeys(names) if name not in done]
+        done.update(here)
+        found.append(Update(sum(learned.update[name] for name in here), tuple(sizes[name] for name in here)))
+    return tuple(found)
+
+
+def placement_problem(
+    module: Module,
+    plan: Plan,
+    topology: Topology,
+    net: Network,
+    own: Sequence[Sequence[int]],
+    memory: Sequence[Memory],
+) -> PlacementProblem:
+    """The numbers of a partitioned module; ``own``: its ``stage_ops``, ``memory``: its ``stage_memory``. Raises InvalidInput
+    for an unknown or doubled device, Infeasible for a stage that no device it may use can hold."""
+    entry = module.entry
+    fixed = fixed_devices(plan, topology, len(own))
+    replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
+    least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
+    bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
+    by_type = {}
+    for type_ in topology.types:
+        if plan.in_steps:
+            works, handover = learning_seconds(module, type_), type_.handover if len(own) > 1 else 0.0
+            by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
+            continue
+        handover = type_.handover if len(own) > 1 or replicas[0] > 1 else 0.0
+        by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
+    updated = updates(module, own) if plan.in_steps else ()
+    compute = []
+    problems: list[Diagnostic] = []
+    for stage, needed in enumerate(memory):
+        row = []
+        for i, device in enumerate(topology.devices):
+            limit = topology.memory(device)
+            allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
+            fits = limit is None or least[stage] <= limit
+            later = 0.0
+            if plan.in_steps:
+                shared = plan.stages[stage].replicas
+                port = net.port(device.name)
+                speed = Speed(port.bandwidth, port.latency)  # at best: ``settled`` knows which devices share the stage
+                once = updated[stage].seconds(topology.type(device.type), speed, shared)
+                later = once * shared / plan.microbatches  # a replica handles so many fewer microbatches
+            row.append(by_type[device.type][stage] + later if allowed and fits else math.inf)
+        compute.append(tuple(row))
+        wanted = fixed[stage] or [i for i, d in enumerate(topology.devices) if plan.stages[stage].device_type in ("", d.type)]
+        good = [i for i in wanted if math.isfinite(row[i])]
+        if not good or (fixed[stage] and len(good) < len(wanted)):
+            seconds_of = {i: by_type[topology.devices[i].type][stage] for i in wanted}
+            others = least[stage] - needed.least
+            problems.append(_misfit(stage, needed, others, wanted, seconds_of, plan.stages[stage].device_type, topology))
+    if problems:
+        raise Infeasible(problems)
+    learned = learning(module).values if plan.in_steps else frozenset()
+    messages = messages_of(entry, cuts_of(entry), learned)
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
+
+
+def settled(
+    module: Module, plan: Plan, problem: PlacementProblem, own: Sequence[Sequence[int]], chosen: Placement
+) -> PlacementProblem:
+    """The problem of a training step with the seconds in which the chosen replicas of a stage really add up their gradients."""
+    compute = list(problem.compute)
+    for stage, update in enumerate(updates(module, own)):
+        devices, row = chosen[stage], list(compute[stage])
+        real = replica_speed(problem, devices)
+        for device in devices if len(devices) > 1 else ():
+            port = problem.network.port(problem.names[device])
+            type_ = problem.topology.type(problem.topology.devices[device].type)
+            once, least = (update.seconds(type_, by, len(devices)) for by in (real, Speed(port.bandwidth, port.latency)))
+            row[device] += max(0.0, once - least) * len(devices) / plan.microbatches
+        compute[stage] = tuple(row)
+    return replace(problem, compute=tuple(compute))
+
+
+def replica_speed(problem: PlacementProblem, devices: Sequence[int]) -> Speed:
+    """Of a ring of the devices of a stage."""
+    return rings(problem.network, [[problem.names[device] for device in devices]])
+
+
+def leaving(entry: Func, own: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Of each stage what it makes for others: results of the function, and what ops of another stage read."""
+    readers: dict[str, set[int]] = {value.name: {-1} for value in entry.results}
+    for stage, positions in enumerate(own):
+        for i in positions:
+            for name in reads(entry.ops[i]):
+                readers.setdefault(name, set()).add(stage)
+    return [
+        [value.name for i in positions for value in entry.ops[i].results if readers.get(value.name, set()) - {stage}]
+        for stage, positions in enumerate(own)
+    ]
+
+
+def messages_of(entry: Func, cuts: Sequence[Cut], learned: Container[str] = ()) -> tuple[Message, ...]:
+    """What each channel carries; a value of unknown size counts as empty. ``learned``: values whose gradients come back."""
+    stated = {value.name: (op.facet(Transfer), i) for op in entry.ops for i, value in enumerate(op.results)}
+    messages = []
+    for cut in cuts:
+        facet, position = stated[cut.tensor.name]
+        seconds_stated = facet.seconds[position] if facet is not None else None
+        times = 2 if cut.tensor.name in learned else 1
+        messages.append(Message(cut.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated, times))
+    return tuple(messages)
+
+
+def stage_memory(
+    module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flight: InFlight | None = None
+) -> tuple[Memory, ...]:
+    """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
+    of them for each tensor. In a training step (``flight``) a weight has its gradient and the optimizer's state beside it, the
+    workspace holds what is saved of the microbatches in flight, older versions of the weights (they come and go:
+    ``passes.timeline.memory``) and, if it is more than the activations alive, the gradients of one microbatch before they
+    are added to those of others; gradients that come back have buffers too."""
+    entry, sizes = module.entry, resource_bytes(module)
+    stated = stated_bytes(entry)
+    if stated is not None:
+        return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
+    learned = learning(module) if flight is not None else None
+    found = []
+    for stage, positions in enumerate(own):
+        names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
+        if stage == 0:
+            names |= {value.name for value in entry.results if value.name in sizes}
+        arriving = [cut for cut in cuts if cut.target == stage]
+        buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
+        least = sum(edge_slots(comm, stage - 1, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
+        weights = sum(sizes[name] for name in names)
+        workspace = stage_workspace(entry, positions)
+        if learned is not None and flight is not None:
+            updated = [name for name in names if name in learned.state]
+            weights += sum(sizes[name] + learned.state[name] for name in updated)
+            if flight.turns[stage] > 1:
+                gradients = [sizes[name] for name in updated]
+                apart = flight.replicas[stage] == 1
+                workspace = max(workspace, int(waiting_bytes(gradients if apart else (), () if apart else gradients)))
+            workspace += flight.versions[stage] * sum(sizes[name] for name in updated)
+            saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
+            held = flight.microbatches[stage]
+            if recomputes(module):
+                workspace += sum(saved.values()) + held * sum(cut.nbytes or 0 for cut in arriving)
+            else:
+                workspace += sum(saved.values()) * held
+            returned = SLOTS * sum(c.nbytes or 0 for c in cuts if c.source == stage and c.tensor.name in learned.values)
+            buffers, least = buffers + returned, least + returned
+        found.append(Memory(weights, workspace, buffers, buffers - least))
+    return tuple(found)
+
+
+def fixed_devices(plan: Plan, topology: Topology, count: int) -> Placement:
+    """Devices that the plan gives its stages. Raises InvalidInput for an unknown one, and for one of several that stages
+    share."""
+    positions = {device.name: i for i, device in enumerate(topology.devices)}
+    fixed: list[tuple[int, ...]] = [()] * count
+    holder: dict[str, int] = {}
+    for stage in plan.stages:
+        for name in stage.devices:
+            if name not in positions:
+                hint = f"{topology.name} has {listing(positions)}"
+                raise InvalidInput(UnknownDevice(name, hint), where=f"stage {stage.index}")
+            other = holder.setdefault(name, stage.index)
+            if plan.stages[other].devices != stage.devices:
+                raise InvalidInput(DeviceTaken(name, other), where=f"stage {stage.index}")
+        fixed[stage.index] = tuple(positions[name] for name in stage.devices)
+    return tuple(fixed)
+
+
+def _misfit(
+    stage: int, memory: Memory, others: int, wanted: Sequence[int], seconds: Mapping[int, float], type_: str, topology: Topology
+) -> Diagnostic:
+    """Why no device will do: each lacks memory, or cannot run an op."""
+    where = f"stage {stage}"
+    if not wanted:
+        return NoDeviceOfType(type_).at(where)
+    able = [i for i in wanted if math.isfinite(seconds[i])]
+    if not able:
+        names = listing(topology.devices[i].name for i in wanted)
+        return CannotRunOp(names).at(where)
+    device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
+    limit = topology.memory(device) or 0
+    needed, buffers = memory.least + others, memory.buffers - memory.spare
+    return OverMemory(needed, device.name, limit, memory.weights, memory.workspace, buffers, others).at(where)

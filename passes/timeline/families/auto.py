@@ -1,0 +1,111 @@
+"""The order whose simulated step is shortest, of those that memory has space for: 1F1B as deep as slow links ask for, or a
+family that fills waiting time. Where nothing is known of memory it is the former, with the least depths that reach the pace of
+the slowest stage.
+
+That 1F1B has a split backward pass, W right behind I, so a gradient is on its way while its stage makes those of its weights:
+no more is in flight than without, and the bubble of equal stages is (S-1)(F+I)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ir.core.diagnostics import UsageError
+from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
+from passes.timeline.families.base import Orders, rows_of
+from passes.timeline.families.interleaved import interleaved
+from passes.timeline.families.zb_v import zb_v
+from passes.timeline.families.zero_bubble import split_turns, zb_h1, zb_h2
+from passes.timeline.simulate import makespan
+from passes.timeline.workload import Workload
+
+OTHERS = (interleaved, zb_v, zb_h1, zb_h2)
+"""Families that may be faster, the less they have in flight the sooner."""
+WORTH = 1e-3
+"""By what part of the step an order must be shorter than those before it that have less in flight."""
+
+
+def auto(load: Workload, microbatches: int) -> Orders:
+    best, least = None, math.inf
+    for orders in _candidates(load, microbatches):
+        if best is None or fits(load, orders):
+            ends = makespan(load, rows_of(load, orders))
+            if ends < least * (1 - WORTH) or best is None:
+                best, least = orders, ends
+    assert best is not None
+    return best
+
+
+def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
+    """Orders of work, the first one as deep as there is space for."""
+    room = _room(load, microbatches)
+    depths = [min(depth, most) for depth, most in zip(derived_depths(load, microbatches), room, strict=True)]
+    yield split_turns(load, microbatches, depths, [0] * len(depths))
+    for family in OTHERS if load.saved else ():
+        try:
+            yield family(load, microbatches)
+        except UsageError:  # the stages lie otherwise
+            continue
+
+
+def _room(load: Workload, microbatches: int) -> list[int]:
+    """How many microbatches each stage may have in flight, those of all replicas together, if stages that share a device have
+    as many each: at least one."""
+    space = dict(load.space)
+    found = [microbatches] * len(load.compute)
+    for device, left in space.items():
+        own = [stage for stage, on in enumerate(load.replicas) if device in on]
+        saved = sum(load.saved[stage] for stage in own)
+        for stage in own if saved else ():
+            found[stage] = min(found[stage], len(load.flow.takers[stage]) * max(1, left // saved))
+    return found
+
+
+def fits(load: Workload, orders: Orders) -> bool:
+    """Whether devices have the space for what is saved while they follow these orders."""
+    for device, left in load.space:
+        held = 0
+        halved = {stage for kind, stage, _ in orders[device] if kind == WEIGHT_GRADIENT}
+        for kind, stage, _ in orders[device]:
+            if kind == COMPUTE:
+                held += load.saved[stage]
+                if held > left:
+                    return False
+            elif kind == (WEIGHT_GRADIENT if stage in halved else BACKWARD):
+                held -= load.saved[stage]
+    return True
+
+
+def derived_depths(load: Workload, microbatches: int) -> list[int]:
+    """Microbatches in flight of each stage, those of all replicas together: for every later stage r, that of stage i covers the
+    way to r and back, in units of the pace of the slowest device or lane, beside what r has in flight itself.
+
+    With X the seconds of a stage's passes, Y those without W, and c the delay of a transfer each way, the steady period of
+    depths w is the maximum, over i <= r, of (X_i + Y_(i+1) + .. + Y_r + 2 (c_i + .. + c_(r-1))) / (w_i - w_r + 1): from I of
+    r back to i, W and F there, and forth again, as often as r is ahead."""
+    takers = load.flow.takers
+    count = len(load.compute)
+    whole = [(f + b) / len(on) for f, b, on in zip(load.compute, load.backward, takers, strict=True)]
+    delay = [0.0] * max(0, count - 1)
+    lanes: dict[tuple[str, str], float] = defaultdict(float)
+    for wire in load.wires:
+        for stage, seconds, kind in ((wire.source, wire.send, SEND), (wire.target, wire.receive, RECEIVE)):
+            if load.comm == "sum":  # a transfer takes time of the stages at its ends, and is no delay
+                whole[stage] += seconds / len(takers[stage])
+            else:
+                lanes[takers[stage][0], lane_of(kind, load.comm)] += seconds / len(takers[stage])
+        if load.comm != "sum" and wire.target == wire.source + 1:
+            delay[wire.source] = max(delay[wire.source], wire.send + wire.receive)
+    for stage, on in enumerate(takers):
+        lanes[on[0], "compute"] += whole[stage]
+    pace = max(lanes.values(), default=0.0)
+    own = [(w / len(on)) for w, on in zip(load.weights or [0.0] * count, takers, strict=True)]
+    depths = [1] * count
+    for i in reversed(range(count - 1)):
+        way, needed = whole[i], depths[i + 1]
+        for r in range(i + 1, count):
+            way += whole[r] - own[r] + 2 * delay[r - 1]
+            needed = max(needed, math.ceil(way / pace - 1e-9) + depths[r] - 1 if pace else 1)
+        depths[i] = needed
+    return [min(microbatches, depth * len(on)) for depth, on in zip(depths, takers, strict=True)]

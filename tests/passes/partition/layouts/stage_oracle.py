@@ -1,0 +1,190 @@
+"""The best plan in stages on meshes and replicas by brute force: every cut, every sequence of blocks, every layout at a border,
+and each stage enumerated or, where it has many assignments, by the integer programme."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dnnc.compile.context import pass_context
+from ir import parse_module
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.topology import Topology
+from ir.core.types import Layout, Replicate, TensorType
+from passes.costs.network import network
+from passes.graph.folding import folding
+from passes.meshes.costs.cross_mesh import Crossing, Party, message_bytes
+from passes.meshes.layouts import Placements
+from passes.partition.chain.borders import Border, Cutter
+from passes.partition.chain.submeshes import Block, Submeshes
+from passes.partition.chain.units import units_of
+from passes.partition.layouts import build
+from passes.partition.layouts.problem.problem import Graph, ShardProblem
+from passes.prepare.cost import CostPass
+from tests.passes.partition.layouts.exact import brute_force, integer_programme
+
+FEW = 3000
+"""Assignments up to which a stage is enumerated; of more, the integer programme is solved."""
+
+
+def costed(text: str) -> Module:
+    return CostPass().run(parse_module(text), pass_context(DiagnosticSink()))
+
+
+class Oracle:
+    """The least value of all plans in stages, from the definition: nothing is shared with the search but the problem of a stage
+    and the cost of a message."""
+
+    def __init__(self, module: Module, meshes: Submeshes, microbatches: int = 0, memory: int | None = None) -> None:
+        """``microbatches``: of a training step; 0: inference. ``memory``: bytes per device at most."""
+        topology = module.first(Topology)
+        assert topology is not None
+        self.module, self.meshes = module, meshes
+        self.crossing = Crossing(topology, network(topology))
+        found = folding(module.entry, module)
+        self.microbatches, self.memory = microbatches, memory
+        training = {"training": True, "microbatches": microbatches} if microbatches else {}
+        wholes = [build(module, module.entry, mesh, found, **training) for mesh in meshes.forms]  # type: ignore[arg-type]
+        self.units = units_of(module.entry, found, wholes[0])
+        self.cutters = [Cutter(whole, self.units.constants.ops) for whole in wholes]
+        self.known: dict[object, float] = {}
+
+    def best(self, stages: int = 0) -> float:
+        return min((self.plan(line, 0, {}, [0.0] * len(line)) for line in self.lines(stages)), default=math.inf)
+
+    def lines(self, stages: int) -> Iterator[list[tuple[int, int, Block]]]:
+        def from_(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
+            if unit == self.units.count:
+                yield []
+                return
+            for behind in range(unit + 1, self.units.count + 1):
+                for block in self.meshes.blocks:
+                    if block.first >= device:
+                        yield from ([(unit, behind, block), *rest] for rest in from_(behind, block.behind))
+
+        return (line for line in from_(0, 0) if not stages or len(line) == stages)
+
+    def plan(
+        self,
+        line: list[tuple[int, int, Block]],
+        number: int,
+        lies: dict[str, tuple[int, Placements]],
+        spent: list[float],
+    ) -> float:
+        """The least largest seconds of stages, those before ``number`` being decided."""
+        if number == len(line):
+            return self.worth(line, spent)
+        first, behind, block = line[number]
+        cutter, ops = self.cutters[block.form], self.units.run(first, behind)
+        parties = [replicas_of(b)[0] for _, _, b in line]
+        home = {op: k for k, (i, j, _) in enumerate(line) for op in self.units.run(i, j)}
+        entering, leaving = cutter.crossing(ops)
+        arrives = {}
+        for name in entering:
+            maker, layout = lies[name]
+            alike = shape(parties[maker]) == shape(parties[number])
+            arrives[name] = cutter.given.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))
+        readers = {
+            name: sorted({home[n] for n, _ in cutter.given.problem.values[cutter.number[name]].readers if n in home} - {number})
+            for name in leaving
+        }
+        whole = frozenset(n for n in leaving if any(shape(parties[r]) != shape(parties[number]) for r in readers[n]))
+        best = math.inf
+        for made in itertools.product(*(range(len(cutter.given.layouts[name].placements)) for name in leaving)):
+            in_flight = min(self.microbatches or 1, len(line) - number)
+            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight)
+            if not math.isfinite(own):
+                continue
+            after, told = list(spent), dict(lies)
+            after[number] += own + self.handed(line, block)
+            for name, choice in zip(leaving, made, strict=True):
+                placements = cutter.given.layouts[name].placements[choice]
+                told[name] = number, placements
+                type_ = cutter.types[name]
+                assert isinstance(type_, TensorType)
+                if parties[number].sizes:
+                    type_ = replace(type_, layout=Layout("@mesh", placements))
+                for reader in readers[name]:
+                    size, returns = message_bytes(type_, parties[number], parties[reader]), name in cutter.given.trained
+                    ends = replicas_of(block), replicas_of(line[reader][2])
+                    each = [(ends[0][m % len(ends[0])], ends[1][m % len(ends[1])]) for m in range(len(ends[0]) * len(ends[1]))]
+                    after[number] += max(self.crossing.at_maker(size, *sides, returns=returns) for sides in each)
+                    after[reader] += max(self.crossing.at_reader(size, *sides, returns=returns) for sides in each)
+            if self.worth(line, after) < best:
+                best = min(best, self.plan(line, number + 1, told, after))
+        return best
+
+    def handed(self, line: list[tuple[int, int, Block]], block: Block) -> float:
+        """Seconds of a stage for its hand-over of a microbatch."""
+        if self.microbatches or sum(len(replicas_of(b)) * len(b.mesh.devices) for _, _, b in line) == 1:
+            return 0.0
+        return max(type_.handover for type_ in block.mesh.types)
+
+    def worth(self, line: list[tuple[int, int, Block]], spent: list[float]) -> float:
+        """The value of a plan whose stages spend so much on a microbatch."""
+        each = [seconds / len(replicas_of(block)) for seconds, (_, _, block) in zip(spent, line, strict=True)]
+        return max(each) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
+
+    def stage(
+        self,
+        block: Block,
+        ops: tuple[int, ...],
+        given: dict[str, int],
+        made: dict[str, int],
+        whole: frozenset[str],
+        in_flight: int,
+    ) -> float:
+        """The least seconds of a stage whose borders lie so; inf where they cannot."""
+        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole, in_flight)
+        if key not in self.known:
+            cutter = self.cutters[block.form]
+            cut = cutter.cut(ops, Border(arriving=given, whole=whole)).given.keeping(in_flight)
+            problem = cut.problem
+            kinds, numbers = list(problem.node_kinds), list(problem.kinds)
+            for name, layout in made.items():
+                maker, result = cutter.given.problem.values[cutter.number[name]].maker
+                node = ops.index(maker)
+                kind = kinds[numbers[node]]
+                lies = kind.makes[result] % len(cutter.given.layouts[name].placements)  # of a chain of epilogues or not
+                fits = np.flatnonzero(lies == layout)
+                kinds.append(
+                    replace(
+                        kind,
+                        seconds=kind.seconds[fits],
+                        memory=kind.memory[fits],
+                        reads=tuple(row[fits] for row in kind.reads),
+                        makes=tuple(row[fits] for row in kind.makes),
+                    )
+                )
+                numbers[node] = len(kinds) - 1
+            whole_problem = replace(problem, node_kinds=tuple(kinds), graph=Graph(tuple(numbers), problem.values))
+            self.known[key] = least(whole_problem, self.memory)
+        return self.known[key]
+
+
+def shape(party: Party) -> object:
+    return party.sizes, party.shares
+
+
+def replicas_of(block: Block) -> tuple[Party, ...]:
+    """What takes the microbatches of a stage in turn."""
+    if len(block.mesh.devices) > 1:
+        return (Party(block.mesh.devices, block.mesh.sizes, block.mesh.shares),)
+    return tuple(Party((device,)) for device in (*block.mesh.devices, *block.others))
+
+
+def least(problem: ShardProblem, memory: int | None) -> float:
+    sizes = [len(problem.node_kinds[kind].seconds) for kind in problem.kinds]
+    if not all(sizes) or (
+        memory is not None and sum(float(problem.node_kinds[kind].memory.min()) for kind in problem.kinds) > memory
+    ):
+        return math.inf
+    return brute_force(problem, memory) if math.prod(sizes) <= FEW else integer_programme(problem, memory, scale=1e6)[0]
+
+
+__all__ = ["Oracle", "costed"]

@@ -1,0 +1,117 @@
+"""Cost of ONNX Runtime's own operators: by the formulas of what they fuse, with the bytes of packed weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from dnnc.onnx.importer.read import import_proto
+from dnnc.onnx.schemas import RULES
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.types import DType, TensorType
+from passes import PassContext
+from passes.prepare.cost import FORMULAS, CostPass, compute_dtype
+from tests.dnnc.onnx.microsoft_cases import CASES, NodeCase
+from tests.passes.prepare.cost.test_cost import cost_of, tensor
+
+U8, I8, I32 = DType.U8, DType.I8, DType.I32
+MS = "onnx.com.microsoft."
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_has_a_formula_that_fits(case: NodeCase) -> None:
+    sink = DiagnosticSink()
+    module = CostPass().run(import_proto(case.model(), where="m"), PassContext(sink=sink))
+    (cost,) = (op.facet(Cost, Cost()) for op in module.entry.ops)
+    assert cost.kind != "default"
+    assert not sink.diagnostics
+    weights = sum(array.nbytes for i in case.constants if (array := case.operands[i]) is not None)
+    assert 0 <= cost.weight <= max(weights, cost.read)
+
+
+def test_what_has_a_type_has_a_cost() -> None:
+    """Those whose work depends on what their specification leaves open are counted by their bytes."""
+    missing = {name for name in RULES if f"onnx.{name}" not in FORMULAS}
+    assert missing == {
+        f"com.microsoft.{name}"
+        for name in (
+            *("DequantizeWithOrder", "LongformerAttention", "QOrderedGelu", "QOrderedLayerNormalization"),
+            *("QuantizeWithOrder", "RelativePositionBias"),
+        )
+    }
+
+
+def test_a_packed_weight_is_read_packed() -> None:
+    """MatMulNBits of 4 bits: a product of 2 M K N, 2 flops per weight to unpack, half a byte per weight and its scales."""
+    m, k, n, block = 3, 64, 48, 16
+    operands = [tensor(1, m, k), tensor(n, k // block, block // 2, dtype=U8), tensor(n * k // block)]
+    cost = cost_of(MS + "MatMulNBits", operands, tensor(1, m, n), weights=(1, 2), K=k, N=n, bits=4, block_size=block)
+    assert cost.flops == 2 * m * k * n + 2 * k * n
+    assert cost.weight == n * k // 2 + 4 * n * k // block
+    assert (cost.read, cost.write) == (4 * m * k + cost.weight, 4 * m * n)
+
+
+def test_grouped_queries_look_at_the_whole_cache() -> None:
+    batch, length, heads, shared, width, past = 1, 3, 8, 2, 16, 13
+    q, kv = tensor(batch, length, heads * width), tensor(batch, length, shared * width)
+    cache = [tensor(batch, shared, past, width)] * 2
+    after = tensor(batch, shared, past + length, width)
+    operands = [q, kv, kv, *cache, tensor(batch, dtype=I32), tensor(dtype=I32)]
+    given = {"num_heads": heads, "kv_num_heads": shared}
+    cost = cost_of(MS + "GroupQueryAttention", operands, q, after, after, **given)
+    whole = cost_of("onnx.Attention", [tensor(1, heads, length, width), *[tensor(1, heads, past + length, width)] * 2], q)
+    assert cost.flops == whole.flops
+    assert cost.read >= 2 * 4 * shared * past * width
+    assert cost.write == 4 * (heads * length * width + 2 * shared * (past + length) * width)
+
+
+def test_a_fused_attention_is_its_projection_and_its_attention() -> None:
+    batch, length, heads, width = 2, 5, 4, 8
+    hidden = heads * width
+    x = tensor(batch, length, hidden)
+    weights = [tensor(hidden, 3 * hidden), tensor(3 * hidden)]
+    fused = cost_of(MS + "Attention", [x, *weights], x, weights=(1, 2), num_heads=heads)
+    core = cost_of(MS + "MultiHeadAttention", [x, x, x], x, num_heads=heads)
+    projection = cost_of("onnx.Gemm", [tensor(batch * length, hidden), *weights], tensor(batch * length, 3 * hidden))
+    assert fused.flops == core.flops + projection.flops
+    assert fused.weight == 4 * (hidden * 3 * hidden + 3 * hidden)
+
+
+def test_transposed_batches_multiply_the_same() -> None:
+    plain = cost_of(MS + "FusedMatMul", [tensor(2, 3, 4), tensor(2, 4, 5)], tensor(2, 3, 5))
+    turned = [tensor(4, 2, 3), tensor(2, 4, 5)]
+    assert (
+        plain.flops == cost_of(MS + "FusedMatMul", turned, tensor(2, 3, 5), transA=1, transBatchA=1).flops == 2 * 2 * 3 * 4 * 5
+    )
+
+
+def test_a_quantised_lstm_costs_what_an_lstm_costs() -> None:
+    steps, batch, inputs, hidden = 7, 2, 24, 32
+    whole = [tensor(steps, batch, inputs), tensor(1, 4 * hidden, inputs), tensor(1, 4 * hidden, hidden)]
+    result = tensor(steps, 1, batch, hidden)
+    packed = [whole[0], tensor(1, inputs, 4 * hidden, dtype=I8), tensor(1, hidden, 4 * hidden, dtype=I8)]
+    quantised = cost_of(MS + "DynamicQuantizeLSTM", packed, result, weights=(1, 2))
+    plain = cost_of("onnx.LSTM", whole, result, weights=(1, 2))
+    assert plain.flops < quantised.flops < 1.1 * plain.flops
+    assert 4 * quantised.weight == plain.weight
+
+
+def test_only_the_experts_that_a_token_meets_are_read() -> None:
+    experts, hidden, inner = 8, 16, 32
+    operands = [tensor(1, hidden), tensor(1, experts), tensor(experts, inner, hidden), None, tensor(experts, hidden, inner)]
+    cost = cost_of(MS + "MoE", operands, tensor(1, hidden), weights=(2, 4), k=2)
+    assert cost.weight == 4 * 2 * 2 * hidden * inner
+    assert cost.flops >= 2 * 2 * 2 * hidden * inner
+
+
+def test_looked_up_rows_are_what_is_read() -> None:
+    data, scales, ids = tensor(1000, 16, dtype=U8), tensor(1000, 2), tensor(3, dtype=DType.I64)
+    cost = cost_of(MS + "GatherBlockQuantized", [data, ids, scales], tensor(3, 32), weights=(0, 2), bits=4, block_size=16)
+    assert (cost.flops, cost.weight, cost.read) == (2 * 96, 3 * 16 + 3 * 8, 3 * 16 + 3 * 8 + 24)
+
+
+def test_quantised_products_run_at_the_rate_of_their_weights() -> None:
+    case = next(case for case in CASES if case.name.endswith("DynamicQuantizeMatMul"))
+    (op,) = import_proto(case.model(), where="m").entry.ops
+    types = {name: TensorType(dtype, (1,)) for name, dtype in zip(op.operands, (DType.F32, U8), strict=False)}
+    assert compute_dtype(op, dict(types)) is U8
