@@ -56,28 +56,28 @@ class Reason(Enum):
 
 
 NOT_RUN: dict[str, Reason] = {
-    "passes/canonicalize/cast_like": Reason.ELEMENTS,
-    "passes/canonicalize/sequences": Reason.TYPES,
-    "passes/canonicalize/sequences_kept": Reason.TYPES,
-    "passes/contract/shared_weight": Reason.TYPES,
-    "passes/cost/default": Reason.NO_VALUES,
+    "passes/prepare/canonicalize/cast_like": Reason.ELEMENTS,
+    "passes/prepare/canonicalize/sequences": Reason.TYPES,
+    "passes/prepare/canonicalize/sequences_kept": Reason.TYPES,
+    "passes/prepare/contract/shared_weight": Reason.TYPES,
+    "passes/prepare/cost/default": Reason.NO_VALUES,
     "passes/expand/copies": Reason.FUNCTION,
-    "passes/fold/nested": Reason.TYPES,
+    "passes/prepare/fold/nested": Reason.TYPES,
     "passes/partition/memory": Reason.TYPES,
     "passes/partition/workload": Reason.NO_VALUES,
-    "passes/place/shared_bus": Reason.TYPES,
+    "passes/partition/place/shared_bus": Reason.TYPES,
     "passes/reference/training_stages": Reason.NO_VALUES,
     "passes/training/batchnorm_dropout": Reason.TRAINS,
     "passes/training/dropout": Reason.TRAINS,
 }
 
-NO_MEMBERS = {"passes/expand/variants", "passes/fold/variants", "passes/schedule/training_step"}
+NO_MEMBERS = {"passes/expand/variants", "passes/prepare/fold/variants", "passes/programs/schedule/training_step"}
 """Cases whose decisions are not all there: the entry runs, its members cannot."""
 
-SHAPES = {"passes/canonicalize/merged_transpose": {"t": (8, 6, 16), "u": (2, 4, 16, 6)}}
+SHAPES = {"passes/prepare/canonicalize/merged_transpose": {"t": (8, 6, 16), "u": (2, 4, 16, 6)}}
 """Arguments that are shapes, by case and name."""
 
-SLOW = {"passes/cost/gather"}
+SLOW = {"passes/prepare/cost/gather"}
 """Cases with large weights."""
 
 CASES = tuple(case for case in golden.cases() if case.name.startswith(("passes/", "pipelines/")))

@@ -33,7 +33,10 @@ class PlanOptions(TypedDict, total=False):
     - Meshes: ``mesh``: the sizes of the axes (``"2x4"``), ``"auto"`` or ``"none"``; ``strategy``: a plan by its name;
       ``uneven``: shards of different lengths; ``shares``: unequal parts, such as ``"3,1"``.
     - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
-      ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay`` as in ``torch.optim``; ``schedule``, ``chunks``,
+      ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
+      ``beta2_decay``, ``threshold`` as in ``torch.optim``; ``learning_rate_schedule``: ``"cosine,steps=1000,warmup=100"``;
+      ``clip_norm``: the most that the norm of all gradients may be; ``ema``: the decay of an average of weights; ``group``:
+      ``"GLOB,learning-rate=NUMBER,weight-decay=NUMBER"`` for each; ``no_decay`` of biases and norms; ``schedule``, ``chunks``,
       ``recompute``, ``sync``, ``batchnorm``, ``dropout``; ``trainable`` and ``frozen``: globs of weights.
     - Reading: ``inputs``: an ``.npz`` of arrays that bind dimensions; ``profile``: files of ``dnnc profile``.
     - Replaying: ``plan``: a ``plan.json`` in place of the search; ``passes``: the passes, as text.
@@ -59,6 +62,17 @@ class PlanOptions(TypedDict, total=False):
     learning_rate: float | None
     momentum: float | None
     weight_decay: float | None
+    beta1: float | None
+    beta2: float | None
+    epsilon: float | None
+    nesterov: bool
+    beta2_decay: float | None
+    threshold: float | None
+    learning_rate_schedule: str | None
+    clip_norm: float | None
+    ema: float | None
+    group: str | Sequence[str]
+    no_decay: bool
     schedule: str | None
     chunks: int | None
     recompute: str | None
@@ -142,7 +156,7 @@ def _as_field(name: str, value: Any) -> Any:
         return Path(value)
     if name == "profile":
         return (Path(value),) if isinstance(value, str | os.PathLike) else tuple(map(Path, value))
-    if name in ("cuts", "trainable", "frozen"):
+    if name in ("cuts", "group", "trainable", "frozen"):
         return (value,) if isinstance(value, str) else tuple(value)
     if name == "pins":
         return dict(value)

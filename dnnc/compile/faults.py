@@ -268,3 +268,32 @@ class NoWeights(Fault, code="W1031"):
 
     message = "the weights are only declared: programs without weights can be inspected, but neither run nor checked"
     hint = "--plan-only writes the plan alone"
+
+
+# The update of a training step
+
+
+class WrongUpdate(Fault, code="E1032"):
+    """An option of the update says what no update can do: the text of a schedule or of a parameter group, or a number."""
+
+    message = "{reason}"
+    reason: str
+
+
+class RateFunctionMissing(Fault, code="E1033"):
+    """The function that gives the learning rate's factors cannot be imported."""
+
+    message = "'{name}' cannot be imported: {reason}"
+    hint = "give module:function,steps=N; the module lies in a folder of PYTHONPATH"
+    name: str
+    reason: str
+
+
+class RateFunctionFails(Fault, code="E1034"):
+    """The function of a learning rate raised an error, or returned something else than a finite number of at least 0."""
+
+    message = "'{name}' gives no factor for step {step}: {reason}"
+    hint = "it is called with the number of steps done before, 0 for the first, and returns a factor of the learning rate"
+    name: str
+    step: int
+    reason: str

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnc.compile.faults import EngineMissing, LossMissing, PassMissing, SyncWithoutLoss, UnknownSchedule, WrongChunks
+from dnnc.compile.faults import (
+    EngineMissing,
+    LossMissing,
+    PassMissing,
+    SyncWithoutLoss,
+    UnknownSchedule,
+    WrongChunks,
+    WrongUpdate,
+)
+from dnnc.compile.rates import rate_schedule
 from ir.core.diagnostics import UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Schedule
 from ir.core.ops import Value
 from ir.core.types import TensorType
+from ir.ops.optimizers import STATE
+from ir.ops.rates import TABLE
 from passes.framework.base import Pass
 from passes.framework.registry import PLANNERS
 
@@ -28,16 +40,31 @@ STEP_PASSES = ("training", "differentiate")
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``, ``momentum``
-    and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``: stages on each
-    device (None: as many as the schedule needs). ``recompute``: what runs again in place of being saved. ``trainable`` and
-    ``frozen``: globs of weights. ``batchnorm``: by the batch's statistics (``train``) or by the running ones (``frozen``).
-    ``dropout``: ``on`` or ``off``. ``sync``: how members of a mesh add up gradients. Empty or None: the default."""
+    and ``weight_decay`` (None: torch's), ``beta1``, ``beta2``, ``epsilon`` of Adam, ``nesterov`` of momentum, ``beta2_decay``
+    and ``threshold`` of Adafactor. ``learning_rate_schedule``: how the rate changes from step to step. ``clip_norm``: the most
+    that the norm of all gradients may be. ``ema``: the decay of the moving average of weights. ``group``: parameter groups with
+    numbers of their own; ``no_decay``: biases and norms have no weight decay. ``schedule``: the order of work by its name, or
+    ``auto``. ``chunks``: stages on each device (None: as many as the schedule needs). ``recompute``: what runs again in place
+    of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the batch's statistics (``train``) or by
+    the running ones (``frozen``). ``dropout``: ``on`` or ``off``. ``sync``: how members of a mesh add up gradients. Empty or
+    None: the default."""
 
     loss: str = ""
     optimizer: str = ""
     learning_rate: float | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
+    nesterov: bool = False
+    beta2_decay: float | None = None
+    threshold: float | None = None
+    learning_rate_schedule: str = ""
+    clip_norm: float | None = None
+    ema: float | None = None
+    group: tuple[str, ...] = ()
+    no_decay: bool = False
     schedule: str = ""
     chunks: int | None = None
     recompute: str = ""
@@ -61,14 +88,35 @@ class TrainingOptions:
 
 
 _OF_PASS = {
-    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "dropout", "sync", "recompute"),
-    "differentiate": ("learning_rate", "momentum", "weight_decay"),
+    "training": (
+        *("loss", "optimizer", "clip_norm", "learning_rate_schedule", "ema", "group", "no_decay"),
+        *("trainable", "frozen", "batchnorm", "dropout", "sync", "recompute"),
+    ),
+    "differentiate": (
+        *("learning_rate", "momentum", "weight_decay"),
+        *("beta1", "beta2", "epsilon", "nesterov", "beta2_decay", "threshold"),
+    ),
     "schedule": ("family",),
     "partition": ("family",),
     "place": ("family",),
     "shard": ("family",),
 }
 """The options that each pass carries out."""
+_RENAMED = {"group": "groups", "learning_rate_schedule": "rate"}
+"""Options whose field of the pass has another name."""
+_RANGES = {
+    "clip_norm": ("more than 0", lambda x: x > 0),
+    "ema": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
+    "beta1": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
+    "beta2": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
+    "epsilon": ("at least 0", lambda x: x >= 0),
+    "beta2_decay": ("at most 0", lambda x: x <= 0),
+    "threshold": ("at least 1", lambda x: x >= 1),
+    "learning_rate": ("at least 0", lambda x: x >= 0),
+    "momentum": ("at least 0", lambda x: x >= 0),
+    "weight_decay": ("at least 0", lambda x: x >= 0),
+}
+"""What the numbers of an update may be."""
 CHUNKED = {"interleaved": "loop", "zb-v": "v"}
 """Schedules with several stages on each device, and the order in which stages are dealt to devices."""
 FEWEST = 2
@@ -92,10 +140,11 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
             raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
+    options = _checked(options)
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
         given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}
-        changes[name] = {key: value for key, value in given.items() if value not in ("", None, ())}
+        changes[name] = {key: value for key, value in given.items() if value not in ("", None, ()) and value is not False}
     if options.stages_each > 1:
         chunks = {"chunks": options.stages_each, "chunk_order": CHUNKED.get(options.schedule, "loop"), "replicas": 1}
         changes["partition"].update(chunks)
@@ -110,7 +159,41 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     if not options.flush:
         changes["partition"]["replicas"] = 1
     changes["reference"] = changes["partition"]
+    changes["training"] = _of_training_pass(changes["training"])
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
+
+
+def _checked(options: TrainingOptions) -> TrainingOptions:
+    """The options, where SGD with momentum is the optimizer ``momentum``. Raises UsageError for a number, a group or an
+    optimizer that there is not."""
+    from passes.training.groups import Group
+
+    for name, (allowed, fits) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not (math.isfinite(value) and fits(value)):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(WrongUpdate(f"{flag} is a finite number of {allowed}, not {value:g}"), where=flag)
+    if options.optimizer not in ("", *STATE):
+        raise UsageError(WrongUpdate(f"the optimizer is {', '.join(STATE)}, not '{options.optimizer}'"), where="--optimizer")
+    for text in options.group:
+        try:
+            Group.parse(text)
+        except ValueError as error:
+            raise UsageError(WrongUpdate(str(error)), where=f"--group {text}") from None
+    if options.optimizer == "sgd" and options.momentum is not None:
+        if options.momentum:
+            return replace(options, optimizer="momentum")
+        return replace(options, momentum=None)
+    return options
+
+
+def _of_training_pass(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the pass ``training``. Raises UsageError for a schedule of the learning rate that is none."""
+    fields = {_RENAMED.get(key, key): value for key, value in given.items()}
+    if "rate" in fields:
+        schedule = rate_schedule(fields.pop("rate"))
+        fields |= {"rates": schedule.values} if schedule.kind == TABLE else {"rate": schedule.text}
+    return fields
 
 
 def require_engine(where: str) -> None:

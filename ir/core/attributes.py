@@ -84,6 +84,14 @@ def single(value: float) -> float:
     return rounded
 
 
+def decimal(value: float) -> float:
+    """The shortest decimal number whose IEEE single is that of ``value``: 0.9 of the single next to it."""
+    rounded = single(value)
+    if not math.isfinite(rounded):
+        return rounded
+    return next(number for digits in range(1, 18) if single(number := float(f"{rounded:.{digits}g}")) == rounded)
+
+
 Attributes: TypeAlias = tuple[tuple[str, Attribute], ...]
 
 
@@ -130,4 +138,4 @@ def attributes(values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **
     return tuple((key, attr(merged[key])) for key in sorted(merged))
 
 
-__all__ = ["AttrKind", "Attribute", "Attributes", "DType", "Dense", "Type", "attr", "attributes", "single"]
+__all__ = ["AttrKind", "Attribute", "Attributes", "DType", "Dense", "Type", "attr", "attributes", "decimal", "single"]

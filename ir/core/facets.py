@@ -170,11 +170,20 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """On a resource: bytes of optimizer state kept beside it."""
+    """On a resource that is trained: its optimizer, and the bytes that updates keep beside it. ``learning_rate`` and
+    ``weight_decay``: those of its group of parameters; -1 where they are those of the step."""
 
     keyword: ClassVar[str] = "optimizer"
     name: str
     size: int = 0
+    learning_rate: float = -1.0
+    weight_decay: float = -1.0
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of its group."""
+        found = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        return {name: value for name, value in found.items() if value >= 0}
 
 
 Facet: TypeAlias = (
@@ -301,6 +310,7 @@ def facet_text(facet: Facet) -> str:
             items += [f"server = {facet.server}"] if facet.server >= 0 else []
         case OptimizerState():
             items = [f"name = {quote_word(facet.name)}", f"size = {facet.size}"]
+            items += [f"{name} = {value!r}" for name, value in facet.numbers.items()]
         case InTraining():
             items = [quote_word(facet.rule)]
             items += [f"row = {facet.row}"] if facet.row >= 0 else []

@@ -7,7 +7,8 @@ sum of terms, so a gradient stays ``P(sum)`` until it is reduced, once per step.
 from __future__ import annotations
 
 from ir.layout_rules.draft import Draft, Draw
-from ir.ops.grads import ACCUMULATE, ASSIGN, COUNTS, DETACH, MASK, STATE
+from ir.ops.grads import ACCUMULATE, ASSIGN, DETACH, MASK
+from ir.ops.optimizers import EMA, STATE, WHOLE
 
 
 def accumulate(draft: Draft) -> None:
@@ -32,12 +33,15 @@ def mask(draft: Draft) -> None:
     """Every member makes the whole mask and slices it, so the mask does not depend on how its reader is split."""
 
 
-def _optimizer(name: str) -> Draw:
-    def draw(draft: Draft) -> None:
-        operands = len(draft.operands) - int(name in COUNTS)
-        draft.tie_same((*range(operands), *range(-1, -1 - len(draft.results), -1)))
+def optimizer(draft: Draft) -> None:
+    """The weight, its gradient, its state, and what these become. The scalars behind them are whole."""
+    tensors = 1 + len(draft.results)
+    draft.tie_same((*range(tensors), *range(-1, -1 - len(draft.results), -1)))
 
-    return draw
+
+def ema(draft: Draft) -> None:
+    """The average and the weight."""
+    draft.tie_same((0, 1, -1))
 
 
 RULES: dict[str, Draw] = {
@@ -45,7 +49,8 @@ RULES: dict[str, Draw] = {
     ASSIGN: assign,
     DETACH: detach,
     MASK: mask,
-    **{f"grad.{name}": _optimizer(name) for name in STATE},
+    EMA: ema,
+    **{f"grad.{name}": optimizer for name in STATE if name not in WHOLE},
 }
 """By the op's full name."""
 

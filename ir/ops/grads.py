@@ -1,14 +1,11 @@
 """The dialect ``grad``: the ops of a training step that are no operators of ONNX.
 
 Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``, ``detach``, ``mask``) are defined here
-first.
+first (the optimizers and what belongs to them in ``ir.ops.optimizers``).
 *Kernels*, in CamelCase, are backward passes that a runtime computes in one go: each is named after the operator of ONNX and the
 operand that it is the gradient of (``grad.ConvWeight``), and its operands begin with the gradients of the operator's results.
 
 ``grad.assign`` is the one op with an effect: ``EFFECT`` is among its traits, and whatever drops, merges or moves ops keeps it.
-
-Optimizers mean what ``torch.optim.SGD``, ``Adam`` and ``AdamW`` do with the same numbers. Numbers are attributes, hence IEEE
-single; ``hyperparameters`` gives the decimal numbers that a person wrote.
 """
 
 from __future__ import annotations
@@ -16,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ir.core.attributes import AttrKind, single
+from ir.core.attributes import AttrKind
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type
 from ir.ops.grad_kernels import KERNELS, alike, tensor
 from ir.ops.opdefs import CORE, EFFECT, PURE, AttrDef, Dialect, Dialects, OpDef
+from ir.ops.optimizers import OPTIMIZER_OPS
 
 ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
@@ -32,38 +30,6 @@ UNBIASED = "unbiased"
 """The attribute of a BatchNormalization that trains which says that its running variance averages unbiased variances, as in
 PyTorch; ONNX's operator, which lacks it, averages biased ones."""
 
-STATE: Mapping[str, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-    "adamw": ("exp_avg", "exp_avg_sq"),
-}
-"""The optimizers, with the tensors of a weight's type that each keeps beside the weight; of ``@w`` they are called
-``@w.momentum`` and so on."""
-OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
-COUNTS = frozenset({"adam", "adamw"})
-"""Optimizers that read the number of the step."""
-
-DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "sgd": {"learning_rate": 0.001, "weight_decay": 0.0},
-    "momentum": {"learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0},
-    "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0},
-    "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01},
-}
-"""The numbers of each optimizer: torch's own where nothing is said, but for momentum, which torch has at 0."""
-
-
-def hyperparameters(op: Op) -> dict[str, float]:
-    """The numbers of an optimizer's op as they were written: 0.9 where the attribute holds the IEEE single next to it."""
-    defaults = DEFAULTS[op.name.removeprefix("grad.")]
-    return {key: _decimal(op.get(key, value)) for key, value in defaults.items()}
-
-
-def _decimal(value: float) -> float:
-    """The shortest decimal number whose IEEE single is that of ``value``."""
-    rounded = single(value)
-    return next(number for digits in range(1, 18) if single(number := float(f"{rounded:.{digits}g}")) == rounded)
-
 
 def _passes(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     yield from alike(op, types, (0,), (0,))
@@ -71,13 +37,6 @@ def _passes(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
 
 def _assigns(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     yield from alike(op, types, (0, 1), ())
-
-
-def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
-    counted = int(op.name.removeprefix("grad.") in COUNTS)
-    yield from alike(op, types, range(len(op.operands) - counted), range(len(op.results)))
-    if counted and (step := tensor(types[-1])) not in (None, TensorType(DType.I64, ())):
-        yield f"{op.name} takes the number of the step as tensor<i64>, not {op.operands[-1]} of {step}"
 
 
 def _counts(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
@@ -105,21 +64,6 @@ def _drops(op: Op) -> Iterable[str]:
         yield f"masks are numbered from 0, not {op.get('number')}"
 
 
-def _optimizer(name: str) -> OpDef:
-    states, counted = len(STATE[name]), int(name in COUNTS)
-    return OpDef(
-        f"grad.{name}",
-        (2 + states + counted,) * 2,
-        (1 + states,) * 2,
-        tuple((key, AttrDef(AttrKind.FLOAT, True)) for key in DEFAULTS[name]),
-        traits=frozenset({PURE}),
-        typed=_updates,
-        doc=f"The weight after a step of {name}, and its state: operands are the weight, its gradient"
-        + "".join(f", {state}" for state in STATE[name])
-        + (", the number of the step." if counted else "."),
-    )
-
-
 _STEP_OPS = (
     OpDef(
         ACCUMULATE,
@@ -130,7 +74,7 @@ _STEP_OPS = (
         typed=_passes,
         doc="The mean of a value of phase I or W over the microbatches of the step: the only op of phase U that reads one.",
     ),
-    *map(_optimizer, STATE),
+    *OPTIMIZER_OPS,
     OpDef(STEP, (0, 0), (1, 1), typed=_counts, doc="The number of this step, from 1."),
     OpDef(
         ASSIGN,
@@ -208,18 +152,13 @@ __all__ = [
     "ACCUMULATE",
     "ASSIGN",
     "BATCH_NORMALIZATION",
-    "COUNTS",
-    "DEFAULTS",
     "DETACH",
     "DIALECTS",
     "GRAD",
     "GRAD_OPS",
     "MASK",
-    "OPTIMIZERS",
-    "STATE",
     "STEP",
     "UNBIASED",
     "averages_in_order",
-    "hyperparameters",
     "written_resources",
 ]

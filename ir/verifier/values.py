@@ -230,6 +230,10 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
             case InTraining(rule, row):
                 if rule not in IN_TRAINING or (rule == "padding") != (row >= 0):
                     faults.append(f"training is frozen, detached, or padding with a row >= 0, not '{rule}' with row {row}")
+            case OptimizerState(learning_rate=rate, weight_decay=decay) if not all(
+                value == -1 or 0 <= value < math.inf for value in (rate, decay)
+            ):
+                faults.append(f"learning_rate and weight_decay are finite and at least 0, not {rate:g} and {decay:g}")
             case Sync(bucket=number) | OptimizerState(size=number):
                 if not 0 <= number < MOST_MEMORY:
                     faults.append(f"{facet.keyword} has the number {number}, expected 0 to {MOST_MEMORY - 1}")

@@ -23,9 +23,10 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, without_layout
 from ir.layout_rules import Surroundings
-from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
+from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION
 from ir.ops.opdefs import module_opsets
-from passes.costs.learning import recomputes
+from ir.ops.optimizers import DEFAULTS, NESTEROV, NUMBERS
+from ir.ops.recipe import Recipe
 from passes.differentiate.faults import (
     BackwardTwice,
     LossNoScalar,
@@ -35,6 +36,7 @@ from passes.differentiate.faults import (
     SyncOfMesh,
     UnknownOptimizer,
     WeightNotTrained,
+    WrongRecipe,
 )
 from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.recomputed import recomputed
@@ -55,7 +57,9 @@ class DifferentiatePass(Pass):
     """Add the backward pass, the synchronisation of gradients and the optimizer's update.
 
     ``microbatches``: of a step; those of the plan unless given, else 1. ``learning_rate``, ``momentum``, ``beta1``, ``beta2``,
-    ``epsilon``, ``weight_decay``: the optimizer's numbers, torch's defaults unless given. ``recompute``: ``none``, or
+    ``epsilon``, ``weight_decay``, ``beta2_decay``, ``epsilon1``, ``epsilon2``, ``threshold``: the optimizer's numbers, torch's
+    defaults unless given; weights of a group have numbers of their own (facet ``optimizer``). ``nesterov``: momentum is
+    Nesterov's. What else the update does the entry function says (``ir.ops.recipe``). ``recompute``: ``none``, or
     ``stage``: the forward ops of each stage run again for its gradients, so that a stage keeps only what it received; empty: as
     the entry function says (``training``).
     """
@@ -68,6 +72,11 @@ class DifferentiatePass(Pass):
     beta2: float | None = None
     epsilon: float | None = None
     weight_decay: float | None = None
+    beta2_decay: float | None = None
+    epsilon1: float | None = None
+    epsilon2: float | None = None
+    threshold: float | None = None
+    nesterov: bool = False
     recompute: str = ""
 
     def __post_init__(self) -> None:
@@ -96,10 +105,9 @@ class DifferentiatePass(Pass):
         meshes = _replicas(module, plan)
         staged = any(op.facet(StageSet) is not None for op in func.ops)
         readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in program.added)])
-        updates = Updates(program, self._microbatches(plan), self._numbers(), readers, meshes, staged)
+        updates = Updates(program, self._microbatches(plan), self._numbers(), _recipe(func), readers, meshes, staged)
         reached = [resource for resource in trained if resource.name in gradients.weights]
-        for resource in reached:
-            updates.write(resource, gradients)
+        updates.write(reached, gradients)
         normal = [_in_rounds(op, meshes) for op in (plain if is_sharded(module) else func).ops]
         for stage, averages in _by_stage(normal, meshes):
             updates.average(stage, averages)
@@ -128,8 +136,8 @@ class DifferentiatePass(Pass):
         return self.microbatches or (plan.microbatches if plan is not None else 0) or 1
 
     def _numbers(self) -> dict[str, float]:
-        keys = ("learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay")
-        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+        numbers = {key: value for key in NUMBERS if (value := getattr(self, key)) is not None}
+        return {**numbers, NESTEROV: 1} if self.nesterov else numbers
 
     def _check_numbers(self, trained: Iterable[Resource]) -> None:
         optimizers = sorted({optimizer for resource in trained if (optimizer := _optimizer(resource))})
@@ -137,7 +145,8 @@ class DifferentiatePass(Pass):
             if optimizer not in DEFAULTS:
                 raise InvalidInput(UnknownOptimizer(optimizer, tuple(DEFAULTS)), where="optimizer<name>")
         for key in self._numbers():
-            if not any(key in DEFAULTS[optimizer] for optimizer in optimizers):
+            having = ("momentum",) if key == NESTEROV else [name for name in DEFAULTS if key in DEFAULTS[name]]
+            if not any(optimizer in having for optimizer in optimizers):
                 where = f"differentiate{{{key.replace('_', '-')}}}"
                 raise UsageError(NotOfOptimizer(" and ".join(optimizers), key), where=where)
 
@@ -202,6 +211,14 @@ def _body(module: Module, program: Program, bodies: FunctionBodies | None) -> Ca
 def _optimizer(resource: Resource) -> str:
     """The name of the optimizer that trains a resource; empty where none does."""
     return next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "")
+
+
+def _recipe(func: Func) -> Recipe:
+    """What the function says of the update. Raises InvalidInput."""
+    try:
+        return Recipe.of(func)
+    except ValueError as error:
+        raise InvalidInput(WrongRecipe(str(error)), where=func.name) from None
 
 
 def _loss(func: Func) -> str:

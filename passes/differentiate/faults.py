@@ -86,3 +86,11 @@ class NoBody(Fault, code="E3611"):
     hint = "freeze the weights before it (--frozen), or export the model with simpler operators"
     op: str
     reason: str
+
+
+class WrongRecipe(Fault, code="E3612"):
+    """An attribute of the entry function says what no update can do: a norm, a schedule, or a decay out of range."""
+
+    message = "{reason}"
+    hint = "the pass 'training' writes these attributes"
+    reason: str

@@ -37,9 +37,11 @@ from ir.core.shares import none_empty, proportional
 from ir.core.types import Partial, Placement, Replicate, Shard, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
 from ir.ops.boxes import Placements, shape_of
-from ir.ops.grads import ASSIGN, OPTIMIZERS
+from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import RESHARD
+from ir.ops.optimizers import EMA, OPTIMIZERS
 from passes.costs.learning import of_weights
+from passes.differentiate.update import SQUARES
 from passes.graph.graph import reads
 from passes.meshes.decided import bare_results, decided
 from passes.meshes.factors import factored
@@ -81,6 +83,8 @@ class _Chooser:
     kept: list[dict[str, Placements]] = field(init=False)
     resources: dict[str, Resource] = field(init=False)
     alone: frozenset[str] = field(init=False)
+    optimizers: Mapping[str, Op] = field(init=False)
+    """The optimizer's op by the gradient that it reads."""
     whole: Mapping[str, frozenset[int]] = field(init=False)
     """By first result, axes along which an op of phase W runs whole."""
     known: dict[tuple[int, str], list[Placements]] = field(default_factory=dict)
@@ -96,6 +100,7 @@ class _Chooser:
             for op, stages in zip(self.found.func.ops, self.found.members, strict=True)
             for value in op.results
         }
+        self.optimizers = {op.operands[1]: op for op in self.module.entry.ops if op.name in OPTIMIZERS}
         self.whole = self.multiplied()
 
     def multiplied(self) -> dict[str, frozenset[int]]:
@@ -109,7 +114,7 @@ class _Chooser:
             if op.name in OPTIMIZERS:
                 weight = op.operands[0]
                 here, names = axes[weight].axes if weight in axes else frozenset(), op.operands[1:2]
-            elif phase_of(op.facets) in (UPDATE, WEIGHT_GRADIENT) and op.name != ASSIGN:
+            elif phase_of(op.facets) in (UPDATE, WEIGHT_GRADIENT) and op.name not in (ASSIGN, SQUARES):
                 here = frozenset.intersection(*(reached.get(v.name, frozenset()) for v in op.results if v.name))
             else:
                 continue
@@ -227,12 +232,14 @@ class _Chooser:
         facet = op.facet(ShardRule)
         if facet is not None:
             return self.stated(facet, rule, mesh)
-        if op.name == ASSIGN:
+        if op.name in (ASSIGN, EMA):
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
         elif op.name in OPTIMIZERS:
             target = self.updated(op, rule, mesh, stage)
             for state in self.states.get(op.operands[0], ()):
                 self.kept[stage][state] = target
+        elif op.name in (SQUARES, "onnx.Cast") and op.operands[0] in self.optimizers:
+            target = self.updated_by(self.optimizers[op.operands[0]], mesh, stage)
         else:
             return None
         return self.along(rule, mesh, target)
@@ -256,6 +263,11 @@ class _Chooser:
                 return None
             found.append(strategy)
         return found
+
+    def updated_by(self, optimizer: Op, mesh: Mesh, stage: int) -> Placements:
+        """How the update of a gradient works, before its turn: what reads the gradient too should not move it once more."""
+        rule = self.around.rule(bare_results(optimizer))
+        return (Replicate(),) * len(mesh.axes) if rule is None else self.updated(optimizer, rule, mesh, stage)
 
     def updated(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> Placements:
         """How an update works: as its weight is kept, or on parts of it where ``sync`` asks for that."""

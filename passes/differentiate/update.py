@@ -4,8 +4,13 @@ The ops of each trained weight, in order, where *home* is the first stage that h
 
 1. in each stage that has a gradient: ``grad.accumulate``, the mean over the step's microbatches (in a replica, its part of the
    mean), and where the stage is replicated, ``comm.all_reduce``, the sum over the replicas;
-2. at home: the sum over stages, the optimizer's op, and a ``grad.assign`` to each resource of the optimizer's state;
+2. at home: the sum over stages, the optimizer's op, ``grad.ema`` where weights are averaged, and a ``grad.assign`` to each
+   resource of the optimizer's state and to the average;
 3. in home and every stage that reads the weight: a ``grad.assign`` of the new weight.
+
+Where the norm of gradients is clipped, all sums come first. Each home then has the sum of squares of its gradients, the first
+of them the norm of all and the factor that every optimizer's op multiplies its gradient by: so a weight counts once, whether it
+is replicated, split or tied. Where the learning rate has a schedule, each home has its factor (``grad.rate``).
 
 Besides, the replicas of a stage with running averages (of batch normalisation) assign the mean of theirs to each.
 """
@@ -20,13 +25,30 @@ from ir.core.facets import UPDATE, OptimizerState
 from ir.core.module import Mesh, Resource, Splat
 from ir.core.names import unique
 from ir.core.ops import Op, Value
-from ir.core.types import DType, TensorType, Type, without_layout
-from ir.ops.grads import ACCUMULATE, ASSIGN, COUNTS, DEFAULTS, STATE, STEP
+from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
+from ir.ops.grads import ACCUMULATE, ASSIGN, STEP
+from ir.ops.optimizers import COUNTS, DEFAULTS, EMA, EMA_STATE, NESTEROV, RATE, state_types
+from ir.ops.recipe import Recipe
 from passes.differentiate.site import Added, Program
 from passes.differentiate.tape import Gradients
 
 REPLICAS = "replicas"
 """The name of the one axis of the mesh of a stage's replicas."""
+
+
+SQUARES = "onnx.ReduceSumSquare"
+"""The op that sums the squares of a gradient."""
+_EPSILON = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52}
+"""The distance from 1 to the next number: Adafactor's ``epsilon1`` by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The gradient of a weight over a step: the name of the value, its home, and the forward op that it belongs to."""
+
+    name: str
+    at: tuple[int, ...]
+    source: Op
 
 
 @dataclass(slots=True)
@@ -39,6 +61,7 @@ class Updates:
     """Those of a step, over all replicas."""
     numbers: Mapping[str, float]
     """Numbers of the optimizers (learning rate ..) that replace their defaults."""
+    recipe: Recipe
     readers: Mapping[str, Sequence[int]]
     """The stages that read each resource."""
     replicas: Mapping[int, Mesh]
@@ -51,9 +74,22 @@ class Updates:
     """Filled here: the names of the state of each weight."""
     steps: dict[int, str] = field(default_factory=dict)
     """Filled here: in each stage that asked for it, the value that holds the number of the step."""
+    rates: dict[int, str] = field(default_factory=dict)
+    """Filled here: likewise the factor of the learning rate."""
 
-    def write(self, resource: Resource, gradients: Gradients) -> None:
-        """Adds all ops that update the trained weight ``resource``, which has a gradient in ``gradients``."""
+    def write(self, resources: Sequence[Resource], gradients: Gradients) -> None:
+        """Adds all ops that update the trained weights ``resources``, each of which has a gradient in ``gradients``."""
+        if self.recipe.clip_norm is None:
+            for resource in resources:
+                self.optimize(resource, self.total(resource, gradients), "")
+            return
+        totals = [self.total(resource, gradients) for resource in resources]
+        scale = self.scale(resources, totals, self.recipe.clip_norm)
+        for resource, total in zip(resources, totals, strict=True):
+            self.optimize(resource, total, scale)
+
+    def total(self, resource: Resource, gradients: Gradients) -> Total:
+        """Adds the ops that make the gradient of a weight over the step's microbatches, replicas and stages."""
         parts = gradients.weights[resource.name]
         type_ = without_layout(resource.type)
         home = min(parts)
@@ -67,29 +103,88 @@ class Updates:
                 (mean,) = self.op("comm.all_reduce", (mean,), [(f"{mean[1:]}.reduced", type_)], fields, (stage,), source)
             means.append(mean)
         source, at = gradients.readers[resource.name, home], (home,)
-        total = means[0]
-        if len(means) > 1:
-            name = "onnx.Add" if len(means) == 2 else "onnx.Sum"
-            (total,) = self.op(name, means, [(f"{resource.name[1:]}.grad.sum", type_)], (), at, source)
-        self.optimize(resource, total, at, source)
+        return Total(self.sum(means, f"{resource.name[1:]}.grad.sum", type_, at, source), at, source)
 
-    def optimize(self, resource: Resource, gradient: str, at: tuple[int, ...], source: Op) -> None:
-        """Adds the optimizer's op, and the assignments of the new weight and the new state. ``gradient``: the name of the sum
-        over stages; ``at``: home."""
-        optimizer = next(facet.name for facet in resource.facets if isinstance(facet, OptimizerState))
-        type_ = without_layout(resource.type)
-        states = [self.state(resource, suffix) for suffix in STATE[optimizer]]
-        self.state_of[resource.name] = tuple(states)
-        operands = [resource.name, gradient, *states]
+    def scale(self, resources: Sequence[Resource], totals: Sequence[Total], most: float) -> str:
+        """Adds the ops that make the factor by which gradients are multiplied, so that the norm of all of them is ``most`` at
+        most: min(1, most / (norm + 1e-6)), as in ``torch.nn.utils.clip_grad_norm_``. Returns its name."""
+        types = [type_ for r in resources if isinstance(type_ := without_layout(r.type), TensorType)]
+        scalar = TensorType(DType.F64 if any(type_.dtype is DType.F64 for type_ in types) else DType.F32, ())
+        squares: dict[tuple[int, ...], list[str]] = {}
+        sources: dict[tuple[int, ...], Op] = {}
+        for type_, total in zip(types, totals, strict=True):
+            at, source, gradient = total.at, total.source, total.name
+            if type_.dtype is not scalar.dtype:
+                wide = TensorType(scalar.dtype, type_.shape)
+                fields = attributes(to=ONNX_TYPES[scalar.dtype])
+                (gradient,) = self.op("onnx.Cast", (gradient,), [(f"{gradient[1:]}.wide", wide)], fields, at, source)
+            fields = attributes(keepdims=0)
+            (square,) = self.op(SQUARES, (gradient,), [(f"{total.name[1:]}.squares", scalar)], fields, at, source)
+            squares.setdefault(at, []).append(square)
+            sources.setdefault(at, source)
+        parts = [self.sum(of, "grad.squares", scalar, at, sources[at]) for at, of in sorted(squares.items())]
+        at = min(squares)
+        source = sources[at]
+        name = self.sum(parts, "grad.squares.all", scalar, at, source)
+
+        def constant(value: float) -> str:
+            return self.program.constant(scalar.dtype, (), [value])
+
+        for op, operands, result in (
+            ("onnx.Sqrt", (), "grad.norm"),
+            ("onnx.Add", (constant(1e-6),), "grad.norm.offset"),
+            ("onnx.Div", (constant(most),), "grad.scale.unbounded"),
+            ("onnx.Min", (constant(1.0),), "grad.scale"),
+        ):
+            both = (*operands, name) if op == "onnx.Div" else (name, *operands)
+            (name,) = self.op(op, both, [(result, scalar)], (), at, source)
+        return name
+
+    def sum(self, terms: Sequence[str], wanted: str, type_: Type, at: tuple[int, ...], source: Op) -> str:
+        """Adds the sum of some values, of one only where there are several. Returns its name."""
+        if len(terms) == 1:
+            return terms[0]
+        (total,) = self.op("onnx.Add" if len(terms) == 2 else "onnx.Sum", terms, [(wanted, type_)], (), at, source)
+        return total
+
+    def optimize(self, resource: Resource, total: Total, scale: str) -> None:
+        """Adds the optimizer's op, and the assignments of the new weight and the new state. ``scale``: the name of the factor
+        of the gradient; empty for none."""
+        facet = next(facet for facet in resource.facets if isinstance(facet, OptimizerState))
+        optimizer, type_ = facet.name, without_layout(resource.type)
+        assert isinstance(type_, TensorType)
+        at, source = total.at, total.source
+        kept = state_types(optimizer, type_)
+        states = [self.state(resource, suffix, kind) for suffix, kind in kept.items()]
+        operands = [resource.name, total.name, *states]
         if optimizer in COUNTS:
             operands.append(self.step(at, source))
-        numbers = {key: self.numbers.get(key, value) for key, value in DEFAULTS[optimizer].items()}
-        results = [(f"{name[1:]}.new", type_) for name in (resource.name, *states)]
-        new, *others = self.op(f"grad.{optimizer}", operands, results, attributes(numbers), at, source)
+        rate = self.rate(at, source)
+        operands += [rate, scale] if scale else [rate] if rate else []
+        types = {resource.name: type_, **dict(zip(states, kept.values(), strict=True))}
+        results = [(f"{name[1:]}.new", kind) for name, kind in types.items()]
+        new, *others = self.op(f"grad.{optimizer}", operands, results, self.fields(facet, type_), at, source)
+        assigned = dict(zip(states, others, strict=True))
+        if self.recipe.ema is not None:
+            average = self.state(resource, EMA_STATE, type_)
+            fields = attributes(decay=float(self.recipe.ema))
+            moved = (average, new, self.step(at, source))
+            (assigned[average],) = self.op(EMA, moved, [(f"{average[1:]}.new", type_)], fields, at, source)
+        self.state_of[resource.name] = tuple(assigned)
         everywhere = tuple(sorted({*at, *self.readers.get(resource.name, ())}))
         self.op(ASSIGN, (resource.name, new), [], (), everywhere, source)
-        for state, value in zip(states, others, strict=True):
+        for state, value in assigned.items():
             self.op(ASSIGN, (state, value), [], (), at, source)
+
+    def fields(self, facet: OptimizerState, type_: TensorType) -> Attributes:
+        """The attributes of the optimizer's op of a weight: the numbers of its group, of the step, or by default."""
+        defaults = dict(DEFAULTS[facet.name])
+        if "epsilon1" in defaults:
+            defaults["epsilon1"] = _EPSILON[type_.dtype]
+        given = {**self.numbers, **facet.numbers}
+        numbers: dict[str, float] = {key: float(given.get(key, value)) for key, value in defaults.items()}
+        more = {NESTEROV: 1} if facet.name == "momentum" and given.get(NESTEROV) else {}
+        return attributes({**numbers, **more})
 
     def average(self, stage: int, averages: Mapping[str, Op]) -> None:
         """Sets the running averages of a stage's replicas, each of which updated its own by its own microbatches, to their mean
@@ -111,11 +206,11 @@ class Updates:
         for name, new in zip(averages, means, strict=True):
             self.op(ASSIGN, (name, new), [], (), at, source)
 
-    def state(self, resource: Resource, suffix: str) -> str:
-        """Makes a resource of the weight's type that is zero at first; returns its name, ``@weight.suffix`` if that is free."""
+    def state(self, resource: Resource, suffix: str, type_: TensorType) -> str:
+        """Makes a resource that is zero at first; returns its name, ``@weight.suffix`` if that is free."""
         name = unique(f"{resource.name}.{suffix}", self.program.symbols)
-        self.states.append(Resource(name, without_layout(resource.type), Splat(0.0)))
-        self.program.around.types[name] = without_layout(resource.type)
+        self.states.append(Resource(name, type_, Splat(0.0)))
+        self.program.around.types[name] = type_
         return name
 
     def step(self, at: tuple[int, ...], source: Op) -> str:
@@ -123,6 +218,14 @@ class Updates:
         if at[0] not in self.steps:
             (self.steps[at[0]],) = self.op(STEP, (), [("step", TensorType(DType.I64, ()))], (), at, source)
         return self.steps[at[0]]
+
+    def rate(self, at: tuple[int, ...], source: Op) -> str:
+        """The name of the value (scalar f64) that holds the factor of the learning rate; one op per stage makes it. Empty where
+        the learning rate is constant."""
+        if self.recipe.schedule.changes and at[0] not in self.rates:
+            operands, fields = (self.step(at, source),), self.recipe.schedule.attributes()
+            (self.rates[at[0]],) = self.op(RATE, operands, [("rate", TensorType(DType.F64, ()))], fields, at, source)
+        return self.rates.get(at[0], "")
 
     def op(
         self,
@@ -148,4 +251,4 @@ def _reduction(mesh: Mesh) -> Attributes:
     return attributes(axis=REPLICAS, channel=0, mesh=where, reduction="sum")
 
 
-__all__ = ["REPLICAS", "Updates"]
+__all__ = ["REPLICAS", "SQUARES", "Updates"]

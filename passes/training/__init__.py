@@ -20,6 +20,7 @@ normalisation trains.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,15 +34,18 @@ from ir.core.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, type_bytes
-from ir.ops.grads import BATCH_NORMALIZATION, COUNTS, DETACH, STATE, UNBIASED
+from ir.ops.grads import BATCH_NORMALIZATION, DETACH, UNBIASED
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
-from passes.costs.learning import RECOMPUTE
+from ir.ops.optimizers import COUNTS, STATE, state_types
+from ir.ops.rates import TABLE, RateSchedule
+from ir.ops.recipe import Recipe
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import describe, listing, reads
 from passes.training.dropout import with_masks
 from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
+from passes.training.groups import Group, numbers_of_group
 from passes.training.losses import with_loss
 from passes.training.stated import is_frozen, with_stated
 
@@ -70,7 +74,13 @@ class TrainingPass(Pass):
 
     ``loss``: ``cross-entropy:OUTPUT`` (classes are the last dimension; an input ``labels`` of integers, of the other
     dimensions, -100 is ignored), ``mse:OUTPUT`` (an input ``target``), or ``output:NAME``, a scalar of the model's own.
-    ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+    ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``adafactor``.
+    ``clip_norm``: the most that the norm of all gradients together may be: they are scaled down to it
+    (``torch.nn.utils.clip_grad_norm_``). ``rate``: the schedule of the learning rate, as text (``ir.ops.rates``), or ``rates``:
+    its factor in each step. ``ema``: the decay of the moving average that is kept of each weight.
+    ``groups``: parameter groups, each ``GLOB,learning-rate=NUMBER,weight-decay=NUMBER`` of one number or both; a weight is of
+    the last one whose glob matches. ``no_decay``: weights of fewer than two dimensions, which are biases and the scales of
+    normalisations, have no weight decay.
     ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train``, ``frozen``, or each as the ``model`` says.
     ``dropout``: ``off``, or ``on``: elements are dropped at random, the same ones on any plan.
     ``sync``: how members of a mesh that hold the same weight agree on its gradient: ``all_reduce``, and each updates it whole;
@@ -84,6 +94,12 @@ class TrainingPass(Pass):
     name: ClassVar[str] = "training"
     loss: str = ""
     optimizer: str = "adam"
+    clip_norm: float | None = None
+    rate: str = ""
+    rates: tuple[float, ...] = ()
+    ema: float | None = None
+    groups: tuple[str, ...] = ()
+    no_decay: bool = False
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     batchnorm: str = "model"
@@ -101,6 +117,20 @@ class TrainingPass(Pass):
         ):
             if value not in allowed:
                 raise ValueError(f"{what} is {' or '.join(allowed)}, not '{value}'")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"clip-norm is a finite number of more than 0, not {self.clip_norm:g}")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(f"ema is a decay of at least 0 and less than 1, not {self.ema:g}")
+        if fault := self.recipe.schedule.fault():
+            raise ValueError(fault)
+        for text in self.groups:
+            Group.parse(text)
+
+    @property
+    def recipe(self) -> Recipe:
+        """Raises ValueError for a schedule that is none."""
+        schedule = RateSchedule(TABLE, values=self.rates) if self.rates else RateSchedule.parse(self.rate or "constant")
+        return Recipe(self.clip_norm, schedule, self.ema)
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -115,6 +145,7 @@ class TrainingPass(Pass):
         fields = dict(func.attributes)
         if self.recompute != RECOMPUTES[0]:
             fields |= attributes(**{RECOMPUTE: self.recompute})
+        fields |= self.recipe.attributes()
         module = module.replace(func, replace(func, ops=ops, attributes=tuple(sorted(fields.items()))))
         return self._marked(module, context)
 
@@ -181,7 +212,8 @@ class TrainingPass(Pass):
     def _check_globs(self, floats: Sequence[Resource], candidates: Sequence[Resource]) -> None:
         """Raises UsageError for a glob that matches no weight."""
         problems = []
-        for option, globs in (("trainable", self.trainable), ("frozen", self.frozen)):
+        groups = tuple(Group.parse(text).glob for text in self.groups)
+        for option, globs in (("trainable", self.trainable), ("frozen", self.frozen), ("group", groups)):
             for glob in globs:
                 if any(fnmatchcase(resource.name[1:], glob) for resource in candidates):
                     continue
@@ -197,8 +229,12 @@ class TrainingPass(Pass):
             raise UsageError(problems)
 
     def _trained(self, resource: Resource) -> Resource:
-        size = len(STATE[self.optimizer]) * (type_bytes(resource.type) or 0)
-        facets = with_facet(resource.facets, OptimizerState(self.optimizer, size))
+        assert isinstance(resource.type, TensorType)
+        size = sum(type_bytes(type_) or 0 for type_ in state_types(self.optimizer, resource.type).values())
+        if self.ema is not None:
+            size += type_bytes(resource.type) or 0
+        numbers = numbers_of_group(resource, map(Group.parse, self.groups), no_decay=self.no_decay)
+        facets = with_facet(resource.facets, OptimizerState(self.optimizer, size, **numbers))
         return replace(resource, facets=facets if self.sync == SYNCS[0] else with_facet(facets, Sync(self.sync)))
 
 

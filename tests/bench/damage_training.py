@@ -14,8 +14,9 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Pha
 from ir.core.module import Action, Module, Program, Schedule, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, without_layout
-from ir.ops.grads import ACCUMULATE, ASSIGN, OPTIMIZERS
+from ir.ops.grads import ACCUMULATE, ASSIGN
 from ir.ops.opdefs import is_collective
+from ir.ops.optimizers import OPTIMIZERS
 
 Ops = tuple[Op, ...]
 Damage = Callable[[Ops, random.Random], Ops | None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,12 +11,13 @@ from dnnc.cli.options import shared as opt
 
 
 class OptimizerName(StrEnum):
-    """The optimizers of torch.optim with these names; ``momentum`` is SGD with momentum."""
+    """The optimizers of torch.optim with these names; ``momentum`` is SGD with momentum of 0.9 by default."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+    ADAFACTOR = "adafactor"
 
 
 class RecomputeName(StrEnum):
@@ -82,7 +83,7 @@ Momentum = Annotated[
         min=0.0,
         callback=opt.finite,
         metavar="NUMBER",
-        help="training: momentum, of the optimizer of that name (default: 0.9).",
+        help="training: momentum of sgd (default: 0, or 0.9 of --optimizer momentum).",
         show_default=False,
     ),
 ]
@@ -96,6 +97,53 @@ WeightDecay = Annotated[
         help="training: the optimizer's weight decay (default: torch's).",
         show_default=False,
     ),
+]
+
+
+def _number(flag: str, help: str) -> Any:
+    return typer.Option(flag, metavar="NUMBER", callback=opt.finite, help=f"training: {help}", show_default=False)
+
+
+Beta1 = Annotated[float | None, _number("--beta1", "decay of Adam's average of gradients (default: 0.9).")]
+Beta2 = Annotated[float | None, _number("--beta2", "decay of Adam's average of squares (default: 0.999).")]
+Epsilon = Annotated[float | None, _number("--epsilon", "what Adam adds to the divisor (default: 1e-8).")]
+Nesterov = Annotated[bool, typer.Option("--nesterov", help="training: momentum as Nesterov's.", show_default=False)]
+Beta2Decay = Annotated[
+    float | None, _number("--beta2-decay", "Adafactor's exponent of the step, by which its averages decay (default: -0.8).")
+]
+Threshold = Annotated[
+    float | None, _number("--threshold", "Adafactor's limit of the root mean square of an update (default: 1).")
+]
+LearningRateSchedule = Annotated[
+    str,
+    typer.Option(
+        "--learning-rate-schedule",
+        metavar="KIND,KEY=NUMBER,..",
+        help="training: how the learning rate changes: constant; linear,steps=N and cosine,steps=N, from --learning-rate to "
+        "end=FRACTION of it (default: 0) after N steps; step,every=N,factor=F; each with warmup=N of these steps, from "
+        "start=FRACTION (default: 0); or module:function,steps=N: a factor for each number of steps done.",
+        show_default=False,
+    ),
+]
+ClipNorm = Annotated[
+    float | None,
+    _number("--clip-norm", "scale all gradients down so that their norm is at most this (torch's clip_grad_norm_)."),
+]
+Ema = Annotated[
+    float | None,
+    _number("--ema", "keep an exponential moving average of each weight, of this decay; checkpoints hold it as WEIGHT.ema."),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        metavar="GLOB,KEY=NUMBER,..",
+        help="training: learning-rate and weight-decay of the weights whose names match. Repeatable; the last match counts.",
+    ),
+]
+NoDecay = Annotated[
+    bool,
+    typer.Option("--no-decay", help="training: no weight decay of biases and norms, the weights of fewer than two dimensions."),
 ]
 Schedule = Annotated[
     str,
@@ -164,16 +212,27 @@ Synchronisation = Annotated[
 
 __all__ = [
     "BatchNorm",
+    "Beta1",
+    "Beta2",
+    "Beta2Decay",
     "Chunks",
+    "ClipNorm",
     "Dropout",
+    "Ema",
+    "Epsilon",
     "Frozen",
+    "Groups",
     "LearningRate",
+    "LearningRateSchedule",
     "Loss",
     "Momentum",
+    "Nesterov",
+    "NoDecay",
     "Optimizer",
     "Recompute",
     "Schedule",
     "Synchronisation",
+    "Threshold",
     "Trainable",
     "WeightDecay",
 ]

@@ -44,7 +44,7 @@ from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, U
 from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
-from ir.ops.grads import STATE
+from ir.ops.optimizers import STATE
 from ir.system.host import device_cores, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing

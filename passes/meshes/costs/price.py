@@ -27,7 +27,7 @@ from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backwa
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
 from passes.costs.exchange import buckets, exposed, waiting_bytes
-from passes.costs.learning import made_last, of_weights, recomputes, trained, updated_bytes
+from passes.costs.learning import clips, made_last, of_weights, recomputes, trained, updated_bytes
 from passes.costs.op_time import is_head, may_fuse
 from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill, Collective, Decisions
@@ -83,7 +83,7 @@ class _Walk:
         microbatches: int,
     ) -> None:
         self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
-        self.again = recomputes(module)
+        self.again, self.clipped = recomputes(module), clips(module)
         self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
         for op in func.ops:
             self.times_read.update(op.operands)
@@ -191,7 +191,7 @@ class _Walk:
             self.trained.add(name)
             self.bill.learned.add(name)
             kept = self.state[name]
-            moved = updated_bytes(size, kept)
+            moved = updated_bytes(size, kept, clipped=self.clipped)
             self.updated.append(self.members.update_seconds(type_, self.lies[name], moved) / self.microbatches)
             size = (size if self.microbatches == 1 else 0) + kept
         self.held.append(size * self.members.fullest(type_, self.lies[name]))

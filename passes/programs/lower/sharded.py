@@ -31,8 +31,8 @@ from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import Type, type_bytes, without_layout
 from ir.ops.boxes import Placements, placements_of
-from ir.ops.grads import OPTIMIZERS
 from ir.ops.opdefs import RESHARD, RESHARD_STEPS, is_collective
+from ir.ops.optimizers import OPTIMIZERS
 from passes.costs.network import network
 from passes.graph.faults import NoTopology
 from passes.graph.graph import Cut, describe, origins, reads, renamed, stage_members

@@ -6,7 +6,8 @@ import ir
 from dnnc.onnx.opdefs import DIALECTS
 from ir import Module
 from ir.core.facets import PHASES, phase_of
-from ir.ops.grads import ACCUMULATE, ASSIGN, hyperparameters
+from ir.ops.grads import ACCUMULATE, ASSIGN
+from ir.ops.optimizers import hyperparameters
 from tests.passes.differentiate.oracle import compare, differentiated, values_of
 from tests.passes.differentiate.test_models import trained
 

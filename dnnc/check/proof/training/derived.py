@@ -7,7 +7,7 @@ order: a gradient that several readers add to may be summed in any order, and as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure
@@ -28,15 +28,17 @@ from dnnc.check.proof.terms import (
 from dnnc.check.proof.training.model import resolved
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.core.facets import FORWARD, InTraining, phase_of
+from ir.core.facets import FORWARD, InTraining, OptimizerState, phase_of
 from ir.core.module import Inline, Module, Resource, Splat
 from ir.core.names import bare
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, Type, without_layout
 from ir.ops.boxes import shape_of
-from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION, DEFAULTS, OPTIMIZERS
+from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION
 from ir.ops.opdefs import RESHARD, module_opsets
+from ir.ops.optimizers import DEFAULTS, EMA, NESTEROV, OPTIMIZERS, UpdateOperands
 from passes.differentiate import DifferentiatePass
+from passes.graph.graph import origins
 
 _SUMS = ("onnx.Add", "onnx.Sum")
 _ALIASES = (RESHARD, "onnx.Identity")
@@ -47,11 +49,15 @@ def derivation_faults(module: Module, microbatches: int) -> Iterator[Failure]:
     entry = module.entry
     updates = [op for op in entry.ops if op.name in OPTIMIZERS]
     numbers: dict[str, float] = {}
+    grouped = _of_groups(module)
     for op in updates:
-        own = {key: op.get(key) for key in DEFAULTS[op.name.removeprefix("grad.")]}
+        keys = DEFAULTS[op.name.removeprefix("grad.")].keys() - grouped.get(op.operands[0], ())
+        own = {key: op.get(key) for key in sorted(keys)}
+        own |= {NESTEROV: op.get(NESTEROV, 0)} if op.name == "grad.momentum" else {}
         if any(numbers.setdefault(key, value) != value for key, value in own.items()):
             yield Failure(REFUTED, f"{op.id} is updated by other numbers than {updates[0].id}", entry.name)
-    states = {name for op in updates for name in op.operands[2:] if name[:1] == "@"}
+    states = {name for op in updates for name in UpdateOperands.of(op).states}
+    states |= {op.operands[0] for op in entry.ops if op.name == EMA}
     try:
         step = DifferentiatePass(microbatches, recompute="none", **numbers)
         made = step.run(_forward(module, states), pass_context(DiagnosticSink()))
@@ -79,6 +85,13 @@ def derivation_faults(module: Module, microbatches: int) -> Iterator[Failure]:
     for one_value, other_value in zip(made.entry.results, entry.results, strict=True):
         if theirs.terms_of[one_value.name] != mine.terms_of[other_value.name]:
             yield mine.difference(other_value.name, "the loss")
+
+
+def _of_groups(module: Module) -> dict[str, Collection[str]]:
+    """By what an optimizer's op reads as its weight, the numbers that are those of the weight's parameter group."""
+    facets = {r.name: facet for r in module.of_type(Resource) for facet in r.facets if isinstance(facet, OptimizerState)}
+    names = {**{name: name for name in facets}, **origins(module.entry)}
+    return {name: facets[weight].numbers.keys() for name, weight in names.items() if weight in facets}
 
 
 def _forward(module: Module, states: set[str]) -> Module:

@@ -18,11 +18,12 @@ from dnnc.check.proof.programs import Evaluation, StageText, Unit
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op, Region, Value, all_reads
-from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION, OPTIMIZERS, STEP
+from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION, STEP
 from ir.ops.opdefs import is_collective, module_opsets
+from ir.ops.optimizers import EMA, OPTIMIZERS, RATE, in_place
 
 ORDER = {phase: place for place, phase in enumerate((FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, UPDATE))}
-_ONCE = frozenset({ACCUMULATE, STEP, *OPTIMIZERS})
+_ONCE = frozenset({ACCUMULATE, EMA, RATE, STEP, *OPTIMIZERS})
 """Ops that run once a step."""
 _HELD = ("comm.part", "comm.member", "onnx.Constant")
 """Ops whose results are the same whenever they run."""
@@ -75,9 +76,9 @@ class _StepEvaluation(Evaluation):
             self.unit.assigned[resource] = Assignment(phase_of(op.facets), op.operands[1], term)
             return ()
         results = super().op(op, file, opsets, super().read if takes_statistics(op, self.names_read) else read)
-        if op.name in OPTIMIZERS:
-            for name in (op.operands[0], *op.operands[2:]):
-                target = super().read(name)
+        for place in in_place(op):
+            if op.operands[place]:
+                target = super().read(op.operands[place])
                 if target in self.unit.parts:
                     self.unit.in_place[self.unit.parts[target][0]] = None
                     self.now[target] = self.unit.terms.number(("in place", target, len(self.unit.lines)))

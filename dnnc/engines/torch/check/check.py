@@ -34,6 +34,7 @@ from dnnc.data.repeated import Digested, Repeated
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
+from dnnc.engines.torch.check.optimizers import move_averages, optimizer_of
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
 from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import (
@@ -51,11 +52,13 @@ from ir.core.diagnostics import CheckFailed, InvalidInput
 from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
-from ir.ops.grads import ASSIGN, STATE, hyperparameters
+from ir.ops.grads import ASSIGN
+from ir.ops.optimizers import EMA, NESTEROV, OPTIMIZERS, hyperparameters
+from ir.ops.recipe import Recipe
 from ir.system.scratch import scratch_folder
 from passes.meshes.reshard_ops import without_reshards
 
-TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
+TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5, "adafactor": 1e-5}
 """By optimizer: the difference over the range of a weight that passes."""
 AVERAGES = 1e-5
 """The same of running averages of batch normalisation."""
@@ -68,12 +71,6 @@ SHAKEN = 3
 """Runs from weights that differ in the last place: what one of them changes is a matter of chance."""
 LOOSE = 0.1
 """The most that is allowed for rounding, over the range of a weight, and over a loss where that is larger than 1."""
-_OPTIMIZERS: dict[str, Any] = {
-    "sgd": torch.optim.SGD,
-    "momentum": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +129,25 @@ class Oracle:
         self.run = compiled(step.module, self.averages.shown(self.each.func))
         self.batch, self.apart = WholeBatch.of(step, self.each, data, self.weights)
         generator = torch.Generator().manual_seed(shaken)
-        groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
+        groups: dict[tuple[str, tuple[tuple[str, float], ...], bool], list[torch.Tensor]] = {}
         for name, op in self.trained.items():
             weight = self.weights[name]
             if shaken:
                 signs = torch.randint(0, 2, weight.shape, generator=generator).to(weight.dtype) * 2 - 1
                 weight.mul_(1 + signs * torch.finfo(weight.dtype).eps / 2)
             weight.requires_grad_(True)
-            key = (op.name.removeprefix("grad."), tuple(hyperparameters(op).items()))
+            key = op.name.removeprefix("grad."), tuple(hyperparameters(op).items()), bool(op.get(NESTEROV, 0))
             groups.setdefault(key, []).append(weight)
         self.versions = {
             name: deque([self.weights[name].detach().clone()], maxlen=1 + late)
             for name, late in step.delays.items()
             if name in self.trained
         }
-        self.optimizers = [_optimizer(name, dict(numbers), weights) for (name, numbers), weights in groups.items()]
+        self.recipe = Recipe.of(step.module.entry)
+        self.optimizers = [optimizer_of(name, dict(numbers), own, nesterov=n) for (name, numbers, n), own in groups.items()]
+        rates = self.recipe.schedule.at
+        self.schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rates) for optimizer in self.optimizers]
+        self.moving = moving_averages(step)
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
@@ -159,8 +160,13 @@ class Oracle:
             add_gradients(weights, torch.autograd.grad(loss, trained, allow_unused=True))
             total += loss.item()
         self.averages.settle(self.weights)
-        for optimizer in self.optimizers:
+        if self.recipe.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(weights, self.recipe.clip_norm)
+        for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
             optimizer.step()
+            scheduler.step()
+        if self.recipe.ema is not None:
+            move_averages(self.weights, self.moving, self.recipe.ema, self.done + 1)
         for name, versions in self.versions.items():
             versions.append(self.weights[name].detach().clone())
         self.done += 1
@@ -213,20 +219,17 @@ def forward_only(module: Module) -> Func:
     return without_reshards(replace(entry, ops=ops)).func
 
 
+def moving_averages(step: Step) -> dict[str, str]:
+    """The resources that are moving averages of weights, each with its weight."""
+    ops = without_reshards(step.module.entry).func.ops
+    weights = {op.results[0].name: op.operands[0] for op in ops if op.name in OPTIMIZERS}
+    return {op.operands[0]: weights[op.operands[1]] for op in ops if op.name == EMA}
+
+
 def update_ops(step: Step) -> list[Op]:
     """The ops that update weights; the weight is the first operand, as its resource."""
     entry = without_reshards(step.module.entry).func
-    names = {f"grad.{name}" for name in STATE}
-    return [op for op in entry.ops if op.name in names]
-
-
-def _optimizer(name: str, numbers: dict[str, float], weights: list[torch.Tensor]) -> Any:
-    fields: dict[str, Any] = {"lr": numbers["learning_rate"], "weight_decay": numbers.get("weight_decay", 0.0)}
-    if "momentum" in numbers:
-        fields["momentum"] = numbers["momentum"]
-    if "beta1" in numbers:
-        fields.update(betas=(numbers["beta1"], numbers["beta2"]), eps=numbers["epsilon"])
-    return _OPTIMIZERS[name](weights, **fields)
+    return [op for op in entry.ops if op.name in OPTIMIZERS]
 
 
 @dataclass
@@ -262,7 +265,8 @@ class Checker:
         trained = {name: TOLERANCES[op.name.removeprefix("grad.")] for name, op in self.oracle.trained.items()}
         held = self.oracle.averages.held
         flush = not self.step.schedule.periodic
-        return trained | {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
+        averaged = {name: trained[of] for name, of in self.oracle.moving.items()}
+        return trained | averaged | {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
 
     @cached_property
     def shaken(self) -> list[Oracle]:

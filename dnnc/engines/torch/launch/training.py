@@ -42,7 +42,7 @@ from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import OptimizerState
-from ir.ops.grads import STATE
+from ir.ops.optimizers import STATE
 from ir.system.scratch import scratch_folder
 from passes.graph.graph import listing
 

@@ -27,7 +27,7 @@ import torch
 from dnnc.engines.torch.module.exporting import is_fixed
 from dnnc.engines.torch.module.faults import NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
-from ir.ops.grads import STATE
+from ir.ops.optimizers import STATE
 
 _STATES = frozenset(state for states in STATE.values() for state in states)
 _OTHER = "is it of another module?"

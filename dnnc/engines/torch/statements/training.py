@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.faults import AttentionNotWritten
-from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
+from ir.core.attributes import decimal
+from ir.ops.grads import DETACH
+from ir.ops.optimizers import COUNTS, EMA, NESTEROV, RATE, STATE, WHOLE, hyperparameters, in_place
+from ir.ops.rates import KINDS, TABLE, RateSchedule
 
 
 def _cross_entropy(call: Call) -> str:
@@ -64,12 +67,39 @@ def _accumulate(call: Call) -> str:
 def _optimizer(call: Call) -> str:
     """Updates the weight and its state in place if they are resources (``grad.assign`` then copies a tensor onto itself), else
     in copies."""
-    name = call.op.name.removeprefix("grad.")
-    updated = {0, *range(2, 2 + len(STATE[name]))}
-    operands = [f"{arg}.clone()" if i in updated and call.op.operands[i][:1] != "@" else arg for i, arg in enumerate(call.args)]
-    numbers = hyperparameters(call.op)
-    keywords = ", ".join(f"{key}={numbers[key]!r}" for key in DEFAULTS[name])
-    return f"{name}({', '.join(operands)}, {keywords})"
+    name, states = call.op.name.removeprefix("grad."), len(call.op.results) - 1
+    tensors = 2 + states + int(name in COUNTS)
+    operands = [_changed(call, i) for i in range(tensors)]
+    if name in WHOLE and states == 1:  # no state of columns
+        operands.insert(3, "None")
+    rate, scale = (call.arg(i) if call.present(i) else "" for i in (tensors, tensors + 1))
+    numbers = {key: repr(value) for key, value in hyperparameters(call.op).items()}
+    if rate:
+        numbers["learning_rate"] += f" * {rate}"
+    if call.get(NESTEROV, 0):
+        numbers[NESTEROV] = "True"
+    if scale:
+        numbers["scale"] = scale
+    return f"{name}({', '.join(operands)}, {', '.join(f'{key}={value}' for key, value in numbers.items())})"
+
+
+def _changed(call: Call, place: int) -> str:
+    """An operand that may be changed in place, as a copy unless it is a resource."""
+    copied = place in in_place(call.op) and call.op.operands[place][:1] != "@"
+    return f"{call.arg(place)}.clone()" if copied else call.arg(place)
+
+
+def _ema(call: Call) -> str:
+    return f"ema({_changed(call, 0)}, {call.arg(1)}, {call.arg(2)}, decay={decimal(call.get('decay'))!r})"
+
+
+def _rate(call: Call) -> str:
+    """A number of Python: only other numbers are multiplied by it."""
+    schedule = RateSchedule.of(call.op)
+    if schedule.kind == TABLE:
+        return f"table_rate({call.arg(0)}, {schedule.values!r})"
+    numbers = "".join(f", {key}={getattr(schedule, key)!r}" for key in KINDS[schedule.kind])
+    return f"learning_rate_factor({call.arg(0)}, {schedule.kind!r}{numbers})"
 
 
 def _mask(call: Call) -> str:
@@ -84,7 +114,9 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.SoftmaxCrossEntropyLoss": _cross_entropy,
     "grad.accumulate": _accumulate,
     DETACH: lambda call: f"{call.arg(0)}.detach()",
+    EMA: _ema,
     "grad.mask": _mask,
+    RATE: _rate,
     **{f"grad.{name}": _optimizer for name in STATE},
 }
 """Full name of an op -> its emitter."""

@@ -15,7 +15,7 @@ from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.ops import Location, Op, Value
 from ir.core.types import DType, TensorType, Type
-from ir.ops.grads import COUNTS, DEFAULTS, STATE
+from ir.ops.optimizers import COUNTS, DEFAULTS, STATE
 from tests.ir.layout_rules.cases import CASES, cases
 from tests.ir.layout_rules.harness import Array, Case, type_of, whole
 

@@ -1,0 +1,44 @@
+"""The oracle's updates: optimizers of torch.optim, and averages of its ``swa_utils``, that do what ops of a step say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+_OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adafactor": torch.optim.Adafactor,
+}
+
+
+def optimizer_of(name: str, numbers: Mapping[str, float], weights: list[torch.Tensor], *, nesterov: bool = False) -> Any:
+    """The optimizer of torch.optim with these numbers."""
+    fields: dict[str, Any] = {"lr": numbers["learning_rate"], "weight_decay": numbers.get("weight_decay", 0.0)}
+    if "momentum" in numbers:
+        fields.update(momentum=numbers["momentum"], nesterov=nesterov)
+    if "beta1" in numbers:
+        fields.update(betas=(numbers["beta1"], numbers["beta2"]), eps=numbers["epsilon"])
+    if "beta2_decay" in numbers:
+        fields.update(beta2_decay=numbers["beta2_decay"], d=numbers["threshold"])
+        fields.update(eps=(numbers["epsilon1"], numbers["epsilon2"]))
+    return _OPTIMIZERS[name](weights, **fields)
+
+
+def move_averages(weights: Mapping[str, torch.Tensor], averages: Mapping[str, str], decay: float, done: int) -> None:
+    """The averages behind step ``done``, counted from 1. ``averages``: of each the name of its weight."""
+    moved = [weights[name] for name in averages]
+    current = [weights[of].detach() for of in averages.values()]
+    if done == 1:
+        for average, weight in zip(moved, current, strict=True):
+            average.copy_(weight)
+    elif moved:
+        get_ema_multi_avg_fn(decay)(moved, current, None)
+
+
+__all__ = ["move_averages", "optimizer_of"]
