@@ -23,7 +23,9 @@ from ir.ops.boxes import Box, members_along, placements_of
 from ir.ops.boxes import box as box_of
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import Dialects
+from ir.ops.optimizers import EMA, OPTIMIZERS
 from ir.ops.rows import delay
+from passes.graph.graph import origins
 from passes.meshes import local_programs
 from passes.meshes.costs.cross_mesh import Party, messages, party
 from passes.meshes.program import LocalProgram
@@ -104,6 +106,15 @@ class Step:
     @cached_property
     def meshes(self) -> Mapping[str, Mesh]:
         return {mesh.name: mesh for mesh in self.module.of_type(Mesh)}
+
+    @cached_property
+    def averages(self) -> Mapping[str, str]:
+        """The resources that are moving averages of weights, each with its weight."""
+        names = origins(self.module.entry)
+        updates = [op for op in self.module.entry.ops if op.name in OPTIMIZERS]
+        weights = {op.results[0].name: names.get(op.operands[0], op.operands[0]) for op in updates}
+        moved = [(op.operands[0], op.operands[1]) for op in self.module.entry.ops if op.name == EMA]
+        return {average: weights[names.get(new, new)] for average, new in moved}
 
     @cached_property
     def channels(self) -> Mapping[int, Channel]:

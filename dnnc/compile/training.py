@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,7 +104,7 @@ _OF_PASS = {
 """The options that each pass carries out."""
 _RENAMED = {"group": "groups", "learning_rate_schedule": "rate"}
 """Options whose field of the pass has another name."""
-_RANGES = {
+_RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "clip_norm": ("more than 0", lambda x: x > 0),
     "ema": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
     "beta1": ("at least 0 and less than 1", lambda x: 0 <= x < 1),

@@ -138,7 +138,7 @@ class RateSchedule:
         kind = op.get("kind")
         if kind == TABLE:
             return cls(TABLE, values=values_of(op.get("values")))
-        numbers = {name: op.get(name, getattr(cls(), name)) for name in KINDS.get(kind, ())}
+        numbers: dict[str, Any] = {name: op.get(name, getattr(cls(), name)) for name in KINDS.get(kind, ())}
         return cls(kind, **{name: value if name in _WHOLE else decimal(value) for name, value in numbers.items()})
 
     def with_values(self, values: Sequence[float]) -> RateSchedule:

@@ -27,6 +27,7 @@ from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION
 from ir.ops.opdefs import module_opsets
 from ir.ops.optimizers import DEFAULTS, NESTEROV, NUMBERS
 from ir.ops.recipe import Recipe
+from passes.costs.learning import recomputes
 from passes.differentiate.faults import (
     BackwardTwice,
     LossNoScalar,
@@ -107,12 +108,12 @@ class DifferentiatePass(Pass):
         readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in program.added)])
         updates = Updates(program, self._microbatches(plan), self._numbers(), _recipe(func), readers, meshes, staged)
         reached = [resource for resource in trained if resource.name in gradients.weights]
+        if not reached:
+            raise InvalidInput(NoGradientArrives(loss), where=func.name)
         updates.write(reached, gradients)
         normal = [_in_rounds(op, meshes) for op in (plain if is_sharded(module) else func).ops]
         for stage, averages in _by_stage(normal, meshes):
             updates.average(stage, averages)
-        if not reached:
-            raise InvalidInput(NoGradientArrives(loss), where=func.name)
         methods = {sync_of(one.facets).method for one in trained} - {"all_reduce", "auto"}
         if meshes and methods:
             asked = listing([f"sync<{method}>" for method in sorted(methods)])

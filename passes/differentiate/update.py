@@ -38,6 +38,8 @@ REPLICAS = "replicas"
 
 SQUARES = "onnx.ReduceSumSquare"
 """The op that sums the squares of a gradient."""
+FEW = 4
+"""Terms that one op sums of the many that make a norm."""
 _EPSILON = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52}
 """The distance from 1 to the next number: Adafactor's ``epsilon1`` by default."""
 
@@ -122,7 +124,7 @@ class Updates:
             (square,) = self.op(SQUARES, (gradient,), [(f"{total.name[1:]}.squares", scalar)], fields, at, source)
             squares.setdefault(at, []).append(square)
             sources.setdefault(at, source)
-        parts = [self.sum(of, "grad.squares", scalar, at, sources[at]) for at, of in sorted(squares.items())]
+        parts = [self.sum_in_parts(of, "grad.squares", scalar, at, sources[at]) for at, of in sorted(squares.items())]
         at = min(squares)
         source = sources[at]
         name = self.sum(parts, "grad.squares.all", scalar, at, source)
@@ -146,6 +148,13 @@ class Updates:
             return terms[0]
         (total,) = self.op("onnx.Add" if len(terms) == 2 else "onnx.Sum", terms, [(wanted, type_)], (), at, source)
         return total
+
+    def sum_in_parts(self, terms: Sequence[str], wanted: str, type_: Type, at: tuple[int, ...], source: Op) -> str:
+        """As ``sum``, of so few terms at a time that a proof can try all layouts in which members may have them."""
+        while len(terms) > 1:
+            parts = [terms[i : i + FEW] for i in range(0, len(terms), FEW)]
+            terms = [self.sum(part, wanted, type_, at, source) for part in parts]
+        return terms[0]
 
     def optimize(self, resource: Resource, total: Total, scale: str) -> None:
         """Adds the optimizer's op, and the assignments of the new weight and the new state. ``scale``: the name of the factor

@@ -40,6 +40,7 @@ from ir.ops.operators import TRAINING_OPERAND
 from ir.ops.optimizers import COUNTS, STATE, state_types
 from ir.ops.rates import TABLE, RateSchedule
 from ir.ops.recipe import Recipe
+from passes.costs.learning import RECOMPUTE
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import describe, listing, reads

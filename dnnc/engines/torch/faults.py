@@ -161,6 +161,12 @@ class OptimizerStateMissing(Fault, code="W0737"):
     before: str
 
 
+class AveragesMissing(Fault, code="W0777"):
+    """The plan keeps moving averages of weights, and the checkpoint has none."""
+
+    message = "it holds no moving averages: they begin as its weights"
+
+
 class OtherNumberOfRanks(Fault, code="E0738"):
     """Ranks were started by hand, and there are not as many as the plan has devices."""
 

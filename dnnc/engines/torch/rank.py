@@ -11,7 +11,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, U
 from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
-from ir.ops.optimizers import STATE
+from ir.ops.optimizers import EMA_STATE, STATE
 from ir.system.host import device_cores, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing
@@ -239,16 +239,28 @@ def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint
     weights = _resumed(step, parts, resumed) if resumed is not None else {}
     rest = {name: part for name, part in parts.items() if name not in weights}
     weights.update(initial.parts(rest, states))
+    if resumed is not None and resumed.position.step:
+        weights.update(_averages_begun(step, parts, weights.keys(), resumed))
     for name, value in states.items():
         if name not in weights:
             weights[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
     return weights
 
 
+def _averages_begun(
+    step: Step, parts: Mapping[str, Part], there: Collection[str], resumed: Checkpoint
+) -> dict[str, torch.Tensor]:
+    """The moving averages that a checkpoint lacks: they begin as its weights, since no first step is to come."""
+    lacking = {average[1:]: weight[1:] for average, weight in step.averages.items() if average[1:] in parts}
+    lacking = {average: weight for average, weight in lacking.items() if average not in there}
+    found = resumed.parts({weight: parts[average] for average, weight in lacking.items()}, {})
+    return {average: found[weight].clone() for average, weight in lacking.items() if weight in found}
+
+
 def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """The ``parts`` that a checkpoint holds. It may lack weights that this plan does not train, and may hold the state of
     another optimizer."""
-    states = {state for names in STATE.values() for state in names}
+    states = {EMA_STATE, *(state for names in STATE.values() for state in names)}
     for name in checkpoint.names:
         weight, _, state = name.rpartition(".")
         if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):

@@ -59,7 +59,8 @@ def derivation_faults(module: Module, microbatches: int) -> Iterator[Failure]:
     states = {name for op in updates for name in UpdateOperands.of(op).states}
     states |= {op.operands[0] for op in entry.ops if op.name == EMA}
     try:
-        step = DifferentiatePass(microbatches, recompute="none", **numbers)
+        nesterov = bool(numbers.pop(NESTEROV, 0))
+        step = DifferentiatePass(microbatches, recompute="none", nesterov=nesterov, **numbers)
         made = step.run(_forward(module, states), pass_context(DiagnosticSink()))
     except Exception as error:  # of ops that no importer wrote: a build may be anybody's
         told = error if isinstance(error, InvalidInput | UsageError) else type(error).__name__

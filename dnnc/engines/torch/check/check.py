@@ -53,7 +53,7 @@ from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
 from ir.ops.grads import ASSIGN
-from ir.ops.optimizers import EMA, NESTEROV, OPTIMIZERS, hyperparameters
+from ir.ops.optimizers import NESTEROV, OPTIMIZERS, hyperparameters
 from ir.ops.recipe import Recipe
 from ir.system.scratch import scratch_folder
 from passes.meshes.reshard_ops import without_reshards
@@ -147,7 +147,7 @@ class Oracle:
         self.optimizers = [optimizer_of(name, dict(numbers), own, nesterov=n) for (name, numbers, n), own in groups.items()]
         rates = self.recipe.schedule.at
         self.schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rates) for optimizer in self.optimizers]
-        self.moving = moving_averages(step)
+        self.moving = step.averages
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
@@ -217,13 +217,6 @@ def forward_only(module: Module) -> Func:
     entry = module.entry
     ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
     return without_reshards(replace(entry, ops=ops)).func
-
-
-def moving_averages(step: Step) -> dict[str, str]:
-    """The resources that are moving averages of weights, each with its weight."""
-    ops = without_reshards(step.module.entry).func.ops
-    weights = {op.results[0].name: op.operands[0] for op in ops if op.name in OPTIMIZERS}
-    return {op.operands[0]: weights[op.operands[1]] for op in ops if op.name == EMA}
 
 
 def update_ops(step: Step) -> list[Op]:

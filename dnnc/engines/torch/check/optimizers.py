@@ -1,4 +1,4 @@
-"""The oracle's updates: optimizers of torch.optim, and averages of its ``swa_utils``, that do what ops of a step say."""
+"""The oracle's updates: optimizers of torch.optim, and averages as its ``swa_utils`` make them, by what ops of a step say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -38,7 +37,7 @@ def move_averages(weights: Mapping[str, torch.Tensor], averages: Mapping[str, st
         for average, weight in zip(moved, current, strict=True):
             average.copy_(weight)
     elif moved:
-        get_ema_multi_avg_fn(decay)(moved, current, None)
+        torch._foreach_lerp_(moved, current, 1 - decay)  # as get_ema_multi_avg_fn of torch.optim.swa_utils
 
 
 __all__ = ["move_averages", "optimizer_of"]

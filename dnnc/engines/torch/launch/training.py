@@ -28,6 +28,7 @@ from dnnc.build.build import plan_of, read_program, require_programs
 from dnnc.build.snapshot import TORCH, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
 from dnnc.engines.torch.faults import (
+    AveragesMissing,
     CheckpointWithoutDigest,
     NotATrainingBuild,
     OptimizerStateMissing,
@@ -42,7 +43,9 @@ from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import OptimizerState
-from ir.ops.optimizers import STATE
+from ir.core.types import TensorType, without_layout
+from ir.ops.optimizers import EMA_STATE, STATE, state_types
+from ir.ops.recipe import Recipe
 from ir.system.scratch import scratch_folder
 from passes.graph.graph import listing
 
@@ -179,12 +182,16 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
     for resource in resources:
         optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
         weight = resource.name[1:]  # one that is not there at all is of another model, which the ranks refuse
-        if weight in held and any(f"{weight}.{state}" not in held for state in STATE[optimizer]):
+        type_ = without_layout(resource.type)
+        states = state_types(optimizer, type_) if isinstance(type_, TensorType) else {}
+        if weight in held and any(f"{weight}.{state}" not in held for state in states):
             lacking.setdefault(optimizer, []).append(weight)
     written = {name.rpartition(".")[2] for name in held}
-    before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
+    before = " or ".join(name for name, states in STATE.items() if not written.isdisjoint(states)) or "sgd"
     for optimizer, weights in lacking.items():
         sink.warn(OptimizerStateMissing(optimizer, listing(weights), before), where=checkpoint.where)
+    if Recipe.of(read_program(build.files).entry).ema is not None and EMA_STATE not in written:
+        sink.warn(AveragesMissing(), where=checkpoint.where)
     return sink
 
 

@@ -25,29 +25,36 @@ from pathlib import Path
 import torch
 
 from dnnc.engines.torch.module.exporting import is_fixed
-from dnnc.engines.torch.module.faults import NoWeight, WeightShape, WeightUnknown
+from dnnc.engines.torch.module.faults import NoAverages, NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
-from ir.ops.optimizers import STATE
+from ir.ops.optimizers import EMA_STATE, STATE
 
-_STATES = frozenset(state for states in STATE.values() for state in states)
+_STATES = frozenset({EMA_STATE, *(state for states in STATE.values() for state in states)})
+_EMA = f".{EMA_STATE}"
 _OTHER = "is it of another module?"
 
 
-def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ...]:
-    """Load the weights of a checkpoint of ``dnnc train`` into ``module``, of which ``from_torch`` made the model.
+def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = False) -> tuple[str, ...]:
+    """Load the weights of a checkpoint of ``dnnc train`` into ``module``, of which ``from_torch`` made the model; with ``ema``
+    their moving averages.
 
     What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Of these,
     returns the names of the parameters that require a gradient and of all buffers that are called ``running_mean`` or
     ``running_var``, whether a batch normalisation reads them or not.
 
-    Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, and where
-    the file is no checkpoint or is damaged."""
+    Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, where the
+    checkpoint has no averages that are asked for, and where the file is no checkpoint or is damaged."""
     from dnnc.engines.torch.checkpoint import Checkpoint  # it needs safetensors, which exporting a module does not
 
     where, opened = str(checkpoint), Checkpoint.open(Path(checkpoint))
     opened.verify()
     stored = opened.tensors()
     opened.confirm()
+    if ema:
+        averages = {name.removesuffix(_EMA): value for name, value in stored.items() if name.endswith(_EMA)}
+        if not averages:
+            raise InvalidInput(NoAverages(), where=where)
+        stored |= averages
     wanted = module.state_dict(keep_vars=True)
     for source in sorted(stored):
         weight, _, state = source.rpartition(".")

@@ -126,3 +126,10 @@ class ForwardFails(Fault, code="E1515"):
     module: str
     reason: str
     place: str
+
+
+class NoAverages(Fault, code="E1516"):
+    """The moving averages of weights are asked for, and the checkpoint has none."""
+
+    message = "it holds no moving averages of weights"
+    hint = "compile with --ema DECAY for a plan that keeps them"

@@ -1,0 +1,103 @@
+"""``dnnc train`` with the options of an update, as real processes: on any plan its steps are those of torch.optim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dnnc
+from dnnc.check.proof import prove
+from dnnc.cli import main
+from tests.dnnc.engines.onnxruntime.processes import nothing_left
+from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
+
+torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+
+GPT2 = "zoo:gpt2,layers=2,hidden=32,heads=4,vocab=64,positions=16,seq=8,batch=4"
+MLP = "zoo:mlp,layers=3,hidden=32,batch=4"
+PLANS = {
+    "stages": TWO_STAGES,
+    "replicas": ("--stages", "1", "--replicas", "2", "--mesh", "none"),
+    "mesh": ("--mesh", "2", "--strategy", "megatron"),
+    "parts": ("--mesh", "2", "--strategy", "data", "--sync", "reduce_scatter"),
+}
+WARM = ("--learning-rate-schedule", "cosine,steps=6,warmup=2,start=0.5,end=0.1")
+RECIPES = {
+    "adamw": ("--optimizer", "adamw", "--clip-norm", "0.3", *WARM, "--ema", "0.8", "--no-decay", "--weight-decay", "0.2"),
+    "nesterov": (
+        "--optimizer",
+        "sgd",
+        "--momentum",
+        "0.8",
+        "--nesterov",
+        "--clip-norm",
+        "0.3",
+        "--group",
+        "*bias,learning-rate=0.1",
+    ),
+    "adafactor": ("--optimizer", "adafactor", "--clip-norm", "0.3", *WARM),
+}
+
+
+def checked(build: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    with nothing_left():
+        assert main(["train", str(build), "--steps", "4", "--check", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_steps_are_those_of_torch(plan: str, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the programs are proven to do them. In GPT-2 a weight is tied."""
+    model, loss = (GPT2, "cross-entropy:logits") if recipe == "adamw" else (MLP, "mse:y")
+    build = compiled(tmp_path / "build", *PLANS[plan], *RECIPES[recipe], model=model, loss=loss)
+    report = prove(build)
+    assert report.proven, report.failures
+    found = checked(build, capsys)
+    assert (found["steps"], found["not_compared"]) == (4, [])
+    assert model == GPT2 or found["worst"]["difference"] < 1e-5  # of attention, biases of keys follow rounding alone
+
+
+@pytest.mark.slow
+def test_averages_and_rates_go_on_from_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By another plan too; ``into_torch`` takes the averages."""
+    one = compiled(tmp_path / "one", *PLANS["stages"], *RECIPES["adamw"])
+    other = compiled(tmp_path / "other", *PLANS["parts"], *RECIPES["adamw"])
+    train = ("--checkpoint", str(tmp_path), "-q")
+    assert main(["train", str(one), "--steps", "4", *train]) == 0
+    whole = safetensors.load_file(tmp_path / "step4.safetensors")
+    assert main(["train", str(one), "--steps", "2", *train]) == 0
+    assert main(["train", str(other), "--steps", "2", "--resume", str(tmp_path / "step2.safetensors"), *train]) == 0
+    again = safetensors.load_file(tmp_path / "step4.safetensors")
+    assert whole.keys() == again.keys()
+    assert "fc1.weight.ema" in whole
+    for name, value in whole.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-5, atol=1e-6)
+    assert capsys.readouterr().err == ""
+    module = torch.nn.Module()
+    for layer, shape in (("fc1", (784, 32)), ("fc2", (32, 32)), ("fc3", (32, 10))):
+        module.add_module(layer, torch.nn.Linear(*shape))
+    dnnc.into_torch(module, tmp_path / "step4.safetensors", ema=True)
+    assert torch.equal(module.fc1.weight, again["fc1.weight.ema"])
+
+
+@pytest.mark.slow
+def test_averages_that_a_checkpoint_lacks_begin_as_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = compiled(tmp_path / "plain", *PLANS["stages"], "--optimizer", "sgd")
+    averaging = compiled(tmp_path / "averaging", *PLANS["parts"], "--optimizer", "sgd", "--ema", "0.5")
+    assert main(["train", str(plain), "--steps", "2", "--checkpoint", str(tmp_path), "-q"]) == 0
+    before = safetensors.load_file(tmp_path / "step2.safetensors")
+    resume = ("--resume", str(tmp_path / "step2.safetensors"))
+    assert main(["train", str(averaging), "--steps", "1", *resume, "--checkpoint", str(tmp_path)]) == 0
+    assert "it holds no moving averages: they begin as its weights" in capsys.readouterr().err
+    after = safetensors.load_file(tmp_path / "step3.safetensors")
+    for name, value in before.items():
+        torch.testing.assert_close(after[f"{name}.ema"], (value + after[name]) / 2)
+    with pytest.raises(dnnc.InvalidInput, match="holds no moving averages"):
+        dnnc.into_torch(torch.nn.Linear(1, 1), tmp_path / "step2.safetensors", ema=True)
