@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ir.core.attributes import Attributes, Dense, attributes, decimal
@@ -139,10 +139,8 @@ class RateSchedule:
         if kind == TABLE:
             return cls(TABLE, values=values_of(op.get("values")))
         numbers: dict[str, Any] = {name: op.get(name, getattr(cls(), name)) for name in KINDS.get(kind, ())}
-        return cls(kind, **{name: value if name in _WHOLE else decimal(value) for name, value in numbers.items()})
-
-    def with_values(self, values: Sequence[float]) -> RateSchedule:
-        return replace(self, values=tuple(map(float, values)))
+        numbers = {name: value if name in _WHOLE else decimal(value) for name, value in numbers.items()}
+        return cls(kind, **numbers)
 
 
 def table_of(values: Sequence[float]) -> Dense:

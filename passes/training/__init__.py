@@ -1,8 +1,8 @@
 """Training: an inference model becomes the forward pass of a training step, whose one result is the loss.
 
 Runs before ``canonicalize``, which makes resources of constants: only before it the model's own initializers can be told apart.
-``losses`` writes the ops of the loss, ``dropout`` those of dropouts; this file decides what is trained and how batch
-normalisation trains.
+``losses`` writes the ops of the loss, ``dropout`` those of dropouts, ``groups`` reads parameter groups; this file decides what
+is trained and how batch normalisation trains, and writes down what the update does (``ir.ops.recipe``).
 
 - The entry function returns ``%loss``, a scalar, alone; ops and resources that only other results need are dropped. Labels or
   targets are further arguments.
