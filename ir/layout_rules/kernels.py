@@ -152,6 +152,19 @@ def attention(draft: Draft) -> None:
     draft.passes((0,))
 
 
+def col2im(draft: Draft) -> None:
+    """``dY [N, C, image..]`` to ``dX [N, C * block.., windows]``: samples and channels are parallel."""
+    draft.tie("batch", (0, 0), (-1, 0))
+    draft.tie("channel", (0, 1), (-1, 1), size=draft.numbers(0)[1])
+    draft.passes((0,))
+
+
+def grid_sample(draft: Draft) -> None:
+    """``dY [N, C, places..], X [N, C, lengths..], grid [N, places.., axes]`` to ``dX, dgrid``: samples are parallel."""
+    draft.tie("batch", (0, 0), (1, 0), (2, 0), (-1, 0), (-2, 0))
+    draft.passes((0,))
+
+
 def recurrent(draft: Draft) -> None:
     """``dY [T, D, B, H], dh [D, B, H], dc, X [T, B, I], W, R, B, h [D, B, H], c, Y [T, D, B, H]`` to the gradients of gates
     ``[T, D, B, G H]`` (twice), states ``[T, D, B, H]``, dh and dc: samples are parallel."""
@@ -163,10 +176,12 @@ RULES: dict[str, Draw] = {
     "grad.Attention": attention,
     "grad.AveragePool": pool,
     "grad.BatchNormalization": batch_norm,
+    "grad.Col2Im": col2im,
     "grad.ConvInput": conv_input,
     "grad.ConvWeight": conv_weight,
     "grad.GRU": recurrent,
     "grad.Gelu": pointwise,
+    "grad.GridSample": grid_sample,
     "grad.GroupNormalizationInput": group_norm_input,
     "grad.GroupNormalizationWeight": group_norm_weight,
     "grad.LSTM": recurrent,

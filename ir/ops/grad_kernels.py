@@ -50,6 +50,7 @@ _WINDOW = {
 }
 CONV_ATTRIBUTES = {**_WINDOW, "group": AttrKind.INT}
 POOL_ATTRIBUTES = {**_WINDOW, "ceil_mode": AttrKind.INT, "count_include_pad": AttrKind.INT, "storage_order": AttrKind.INT}
+GRID_ATTRIBUTES = {"align_corners": AttrKind.INT, "mode": AttrKind.STRING, "padding_mode": AttrKind.STRING}
 RESIZE_ATTRIBUTES = {
     "coordinate_transformation_mode": AttrKind.STRING,
     "cubic_coeff_a": AttrKind.FLOAT,
@@ -96,11 +97,14 @@ _SCALE_AND_BIAS = "The gradients of scale and bias"
 
 KERNELS: tuple[OpDef, ...] = (
     _kernel("Attention", (4, 5), (3, 3), {"is_causal": AttrKind.INT, "scale": AttrKind.FLOAT, "q_num_heads": AttrKind.INT,
-            "kv_num_heads": AttrKind.INT}, ((1, -1), (2, -2), (3, -3)),
-            "The gradients of Q, K and V of Attention: of dY, Q, K, V and, where there is one, the mask."),
+            "kv_num_heads": AttrKind.INT, "past": AttrKind.INT}, ((1, -1), (2, -2), (3, -3)),
+            "The gradients of Q, K and V of Attention: of dY, Q, K, V and, where there is one, the mask. The first `past` keys "
+            "and values were there before the queries: causal attention sees all of them."),
     _kernel("AveragePool", _ONE, _ONE, POOL_ATTRIBUTES, (), "The gradient of X of AveragePool: of dY."),
     _kernel("BatchNormalization", (3, 3), (1, 3), _NORM, ((0, 1), (1, -1), (2, -2), (2, -3)),
             "The gradients of X, scale and bias of BatchNormalization that trains: of dY, X and scale."),
+    _kernel("Col2Im", _ONE, _ONE, {key: _WINDOW[key] for key in ("dilations", "kernel_shape", "pads", "strides")}, (),
+            "The gradient of the windows of Col2Im, whose block is `kernel_shape`: of dY."),
     _kernel("ConvInput", _TWO, _ONE, CONV_ATTRIBUTES, (), "The gradient of X of Conv: of dY and W."),
     _kernel("ConvWeight", _TWO, _ONE, CONV_ATTRIBUTES, (), "The gradient of W of Conv: of dY and X."),
     *(_kernel(name, (10, 10), (1, 5), _RECURRENT, ((5, 5), (9, -3), (7, -4), (8, -5)),
@@ -108,6 +112,8 @@ KERNELS: tuple[OpDef, ...] = (
             "Y. It gives the gradients of the gates as products with X see them and as products with states do, the states "
             "before each step, and the gradients of the initial h and c.") for name in ("GRU", "LSTM", "RNN")),
     _kernel("Gelu", _TWO, _ONE, {"approximate": AttrKind.STRING}, ((0, 1), (1, -1)), "The gradient of X of Gelu: of dY and X."),
+    _kernel("GridSample", (3, 3), (1, 2), GRID_ATTRIBUTES, ((1, -1), (2, -2)),
+            "The gradients of X and of the grid of GridSample: of dY, X and the grid."),
     _kernel("GroupNormalizationInput", (3, 3), _ONE, _GROUPS, ((0, 1), (1, -1)),
             "The gradient of X of GroupNormalization: of dY, X and scale, one number per channel."),
     _kernel("GroupNormalizationWeight", _TWO, (1, 2), _GROUPS, ((0, 1),),
@@ -130,4 +136,4 @@ KERNELS: tuple[OpDef, ...] = (
             "The gradient of the scores of SoftmaxCrossEntropyLoss without a reduction: of dY, scores, labels and weights."),
 )  # fmt: skip
 
-__all__ = ["CONV_ATTRIBUTES", "KERNELS", "POOL_ATTRIBUTES", "RESIZE_ATTRIBUTES", "alike", "tensor"]
+__all__ = ["CONV_ATTRIBUTES", "GRID_ATTRIBUTES", "KERNELS", "POOL_ATTRIBUTES", "RESIZE_ATTRIBUTES", "alike", "tensor"]

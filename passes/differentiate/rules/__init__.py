@@ -22,7 +22,7 @@ RULES: dict[str, Rule] = {
     **unary.RULES,
 }
 """By the op's full name."""
-EVERY_RESULT = frozenset({"onnx.LayerNormalization", "onnx.Split", *recurrent.RULES})
+EVERY_RESULT = frozenset({"onnx.Attention", "onnx.LayerNormalization", "onnx.Split", *recurrent.RULES})
 """Ops whose rules take the gradients of all results. Every other rule takes that of the first result alone: where another one
 has a gradient too, the op is differentiated through its body, or refused."""
 

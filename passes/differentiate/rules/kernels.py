@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ir.core.types import DType, TensorType
-from ir.ops.grad_kernels import CONV_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
+from ir.ops.grad_kernels import CONV_ATTRIBUTES, GRID_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
+from passes.differentiate.rules.moves import slice_of
 from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]
@@ -51,8 +52,6 @@ def max_pool(site: Site) -> Gradients:
 
 
 def average_pool(site: Site) -> Gradients:
-    if set(site.op.get("dilations") or ()) - {1}:
-        raise site.fault("windows with dilations have no rule")
     return [site.emit("grad.AveragePool", (site.given,), site.type(0), **stated(site, POOL_ATTRIBUTES))]
 
 
@@ -240,23 +239,84 @@ def resize(site: Site) -> Gradients:
     return [site.emit("grad.Resize", (site.given,), site.type(0), **stated(site, RESIZE_ATTRIBUTES)), None, None, None]
 
 
+def col2im(site: Site) -> Gradients:
+    """Overlapping windows are added up: each element of a window has the gradient of its place."""
+    image, block = site.integers(1), site.integers(2)
+    if image is None or block is None:
+        raise site.fault("its image and its block are not given")
+    attributes = stated(site, ("dilations", "pads", "strides"))
+    return [site.emit("grad.Col2Im", (site.given,), site.type(0), kernel_shape=block, **attributes), None, None]
+
+
+def grid_sample(site: Site) -> Gradients:
+    types = [site.type(i) if site.wants(i) else None for i in (0, 1)]
+    read = (site.given, site.operand(0), site.operand(1))
+    found = site.multi("grad.GridSample", read, types, **stated(site, GRID_ATTRIBUTES))
+    return [name or None for name in found]
+
+
 def attention(site: Site) -> Gradients:
-    if any(site.present(i) for i in (4, 5, 6)) or site.op.get("softcap"):
-        return ()  # past keys, lengths of padding and soft caps: through its body
+    if site.present(6) or site.op.get("softcap") or site.gradient(3) is not None:
+        return ()  # lengths of padding, soft caps and scores: through its body
+    if site.present(4) or site.gradient(1) is not None or site.gradient(2) is not None:
+        return _attention_with_past(site)
     keys = ("is_causal", "kv_num_heads", "q_num_heads", "scale")
     read = (site.given, *(site.operand(i) for i in range(3)), *((site.operand(3),) if site.present(3) else ()))
     found = site.multi("grad.Attention", read, [site.type(i) for i in range(3)], **stated(site, keys))
     return [*found, None]
 
 
+def _attention_with_past(site: Site) -> Gradients:
+    """Past keys and values stand before the new ones, and together they are results: they get the sum of what reaches them as
+    results and as what is attended to, and divide it."""
+    dtype, (queries, keys, values) = site.type(0).dtype, (site.shape(i) for i in range(3))
+    heads, shared = int(site.op.get("q_num_heads", 0)), int(site.op.get("kv_num_heads", 0))
+    past = site.shape(4)[2] if site.present(4) else 0
+
+    def apart(name: str, count: int) -> str:
+        """``[B, L, H D]`` as ``[B, H, L, D]``."""
+        shape = site.shape_of(name)
+        if len(shape) == 4:
+            return name
+        return site.transpose(site.reshape(name, (*shape[:2], count, shape[2] // count)), (0, 2, 1, 3))
+
+    def joined(name: str, shape: tuple[int, ...]) -> str:
+        return site.reshape(site.transpose(name, (0, 2, 1, 3)) if len(shape) == 3 else name, shape)
+
+    present = []
+    for number, shape in ((1, keys), (2, values)):
+        batch, count, length, width = shape if len(shape) == 4 else (shape[0], shared, shape[1], shape[2] // shared)
+        present.append(site.result(number, TensorType(dtype, (batch, count, past + length, width))))
+    query = apart(site.operand(0), heads)
+    found: tuple[str, ...] = ()
+    if site.gradient(0) is not None:
+        read = (apart(site.given, heads), query, *present, *((site.operand(3),) if site.present(3) else ()))
+        types = [site.type_of(name) for name in (query, *present)]
+        found = site.multi("grad.Attention", read, types, past=past or None, **stated(site, ("is_causal", "scale")))
+    gradients: list[str | None] = [joined(found[0], queries) if found else ZERO, None, None, None, None, None]
+    for number, shape in ((1, keys), (2, values)):
+        parts = [*found[number : number + 1], *filter(None, (site.gradient(number),))]
+        if not parts:
+            gradients[number] = gradients[number + 3] = ZERO
+            continue
+        total = site.total(parts)
+        if site.wants(number):
+            gradients[number] = joined(slice_of(site, total, 2, past, site.shape_of(total)[2]), shape)
+        if site.wants(number + 3):
+            gradients[number + 3] = slice_of(site, total, 2, 0, past)
+    return gradients
+
+
 RULES: dict[str, Rule] = {
     "onnx.Attention": attention,
     "onnx.AveragePool": average_pool,
     "onnx.BatchNormalization": batch_norm,
+    "onnx.Col2Im": col2im,
     "onnx.Conv": conv,
     "onnx.ConvTranspose": conv_transpose,
     "onnx.Gelu": gelu,
     "onnx.GlobalMaxPool": global_max_pool,
+    "onnx.GridSample": grid_sample,
     "onnx.GroupNormalization": group_norm,
     "onnx.InstanceNormalization": group_norm,
     "onnx.LayerNormalization": layer_norm,

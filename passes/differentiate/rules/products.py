@@ -87,23 +87,37 @@ def _gemm(site: Site, given: str, other: str, number: int, turn: bool, *, swap: 
 
 
 def einsum(site: Site) -> Gradients:
-    """An equation without repeated letters in a term: each operand's gradient is the equation turned round."""
-    equation = str(site.op.get("equation")).replace(" ", "")
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
-    letters = "".join(terms)
-    if "..." in equation or any(len(set(term)) < len(term) for term in terms):
-        raise site.fault("its equation has dots or a letter twice in a term, which has no rule")
-    if not arrow:
-        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    """Each operand's gradient is the equation turned round: torch's own backward pass is made of such products too."""
+    terms, result = _terms(site)
     sizes: dict[str, int] = {}
     for i, term in enumerate(terms):
         sizes |= {letter: size for letter, size in zip(term, site.shape(i), strict=True) if size != 1 or letter not in sizes}
     return [_einsum(site, terms, result, sizes, i) if site.wants(i) else None for i in range(len(terms))]
 
 
+def _terms(site: Site) -> tuple[list[str], str]:
+    """The letters of each operand's dimensions and of the result's. Dots become letters that the equation lacks, the same for
+    the dimensions that broadcast to each other: those with the same place from the last."""
+    equation = str(site.op.get("equation")).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    free = [chr(code) for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)) if chr(code) not in equation]
+    counts = [len(site.shape(i)) - len(term.replace("...", "")) for i, term in enumerate(terms)]
+    most = max((count for term, count in zip(terms, counts, strict=True) if "..." in term), default=0)
+    if most > len(free):
+        raise site.fault("its equation has more dimensions than letters")
+    spread = "".join(free[:most])
+    if not arrow:
+        letters = left.replace("...", "").replace(",", "")
+        once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+        result = ("..." if "..." in left else "") + "".join(once)
+    named = [term.replace("...", spread[most - count :]) for term, count in zip(terms, counts, strict=True)]
+    return named, result.replace("...", spread)
+
+
 def _einsum(site: Site, terms: Sequence[str], result: str, sizes: dict[str, int], number: int) -> str:
-    """Along letters that nothing else has in full the gradient is the same; it is summed over those that were broadcast."""
+    """Along letters that nothing else has in full the gradient is the same; it is summed over those that were broadcast; it is
+    zero but on the diagonal of dimensions of one letter."""
     others = [(term, site.operand(i)) for i, term in enumerate(terms) if i != number]
     own = dict(zip(terms[number], site.shape(number), strict=True))
     varying = set(result)
@@ -120,7 +134,19 @@ def _einsum(site: Site, terms: Sequence[str], result: str, sizes: dict[str, int]
     if kept == terms[number]:
         return found
     found = site.reshape(found, [size if x in kept else 1 for x, size in own.items()])
-    return site.expand(found, list(own.values()))
+    return _diagonal(site, site.expand(found, list(own.values())), terms[number])
+
+
+def _diagonal(site: Site, name: str, term: str) -> str:
+    """A tensor with a dimension for each letter of ``term``, as one with a dimension for each place in it, 0 off diagonals."""
+    shape, dtype = dict(zip(dict.fromkeys(term), site.shape_of(name), strict=True)), site.type_of(name).dtype
+    name = site.reshape(name, [shape[x] if term.index(x) == place else 1 for place, x in enumerate(term)])
+    for place, x in enumerate(term):
+        if (first := term.index(x)) < place:
+            square = (shape[x], shape[x])
+            ones = site.emit("onnx.EyeLike", (site.expand(site.scalar(0.0, dtype), square),), TensorType(dtype, square))
+            name = site.mul(name, site.reshape(ones, [shape[x] if i in (first, place) else 1 for i in range(len(term))]))
+    return name
 
 
 RULES: dict[str, Rule] = {"onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}

@@ -9,7 +9,7 @@ from ir.ops.grads import DETACH, MASK
 from passes.prepare.cost.contractions import attention_gradient, conv_kind
 from passes.prepare.cost.facts import TRANSCENDENTAL as T
 from passes.prepare.cost.facts import Formula, OpFacts, Work
-from passes.prepare.cost.pointwise import CROSS_ENTROPY, generated, interpolated
+from passes.prepare.cost.pointwise import CROSS_ENTROPY, generated, interpolated, sampled
 
 
 def _per_element(kind: str, flops: int, of: int = 0) -> Formula:
@@ -50,9 +50,11 @@ FORMULAS: dict[str, Formula] = {
     "grad.Attention": attention_gradient,
     "grad.AveragePool": pool,
     "grad.BatchNormalization": batch_norm,
+    "grad.Col2Im": _per_element("move", 0),
     "grad.ConvInput": conv_input,
     "grad.ConvWeight": conv_weight,
     "grad.Gelu": _per_element("elementwise", T + 8),
+    "grad.GridSample": lambda facts: Work("pool", 2 * sampled(facts, 0, 2)),
     "grad.GroupNormalizationInput": _per_element("norm", 9),
     "grad.GroupNormalizationWeight": _per_element("norm", 3),
     "grad.LayerNormalizationInput": _per_element("norm", 9),

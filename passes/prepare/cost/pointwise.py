@@ -123,11 +123,16 @@ def interpolated(facts: OpFacts, before: tuple[int, ...], after: tuple[int, ...]
 
 def grid_sample(facts: OpFacts) -> Work:
     """2 taps per spatial axis (4 if cubic), each a multiply-add, and 4 flops per coordinate."""
+    flops = sampled(facts, -1, 1)
+    backward = 2 * flops if facts.has_gradient() and (facts.needs(0) or facts.needs(1)) else 0
+    return Work("pool", flops, backward, saved=facts.activations())
+
+
+def sampled(facts: OpFacts, out: int, grid: int) -> int:
+    """Flops of GridSample, whose result is the tensor ``out``."""
     taps = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(str(facts.op.get("mode", "linear")), 2)
-    spatial = len(facts.shape(0)) - 2
-    flops = 2 * facts.size(-1) * taps**spatial + 4 * facts.size(1)
-    inputs, _ = split_gradients(facts, {0: 2 * flops})
-    return Work("pool", flops, inputs, saved=facts.activations())
+    per_element = math.prod(taps for _ in facts.shape(out)[2:])
+    return 2 * facts.size(out) * per_element + 4 * facts.size(grid)
 
 
 def roi_align(facts: OpFacts) -> Work:

@@ -158,6 +158,20 @@ def attention(m: Maker) -> Case:
     return Case("grad.Attention", [*read, *masked], fields, results=3, made=made(*shapes))
 
 
+def col2im(m: Maker) -> Case:
+    block, image = (2, 2), (3, 4)
+    batch, channels = m.length(), m.length(1, 2, 4)
+    made_ = made((batch, channels * 4, 6))
+    return Case("grad.Col2Im", [m.floats(batch, channels, *image)], {"kernel_shape": list(block)}, made=made_)
+
+
+def grid_sample(m: Maker) -> Case:
+    batch, channels = m.length(), m.length(1, 2)
+    x, grid = (batch, channels, 3, 4), (batch, 2, 3, 2)
+    operands: list[Array | None] = [m.floats(batch, channels, 2, 3), m.floats(*x), m.floats(*grid)]
+    return Case("grad.GridSample", operands, {"mode": m.pick("linear", "nearest")}, results=2, made=made(x, grid))
+
+
 def recurrent(name: str) -> Make:
     """Back-propagation through time, of one or two directions, with or without a bias."""
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[name]
@@ -185,10 +199,12 @@ CASES: dict[str, Make] = {
     "grad.Attention": attention,
     "grad.AveragePool": pool("AveragePool"),
     "grad.BatchNormalization": batch_norm,
+    "grad.Col2Im": col2im,
     "grad.ConvInput": conv("ConvInput"),
     "grad.ConvWeight": conv("ConvWeight"),
     "grad.GRU": recurrent("GRU"),
     "grad.Gelu": gelu,
+    "grad.GridSample": grid_sample,
     "grad.GroupNormalizationInput": group_norm,
     "grad.GroupNormalizationWeight": group_norm_weight,
     "grad.LSTM": recurrent("LSTM"),

@@ -155,9 +155,63 @@ def pool(name: str) -> Make:
             fields["ceil_mode"] = 1
         if name == "AveragePool":
             fields["count_include_pad"] = int(m.flag())
+        if fields.get("auto_pad", "NOTSET") == "NOTSET" and "ceil_mode" not in fields and m.flag():
+            fields["dilations"] = [m.pick(1, 2) for _ in range(spatial)]
         return Case(f"onnx.{name}", [m.floats(m.pick(1, 2), m.pick(1, 3), *(m.pick(5, 6) for _ in range(spatial)))], fields)
 
     return make
+
+
+def fold(m: Maker) -> Case:
+    spatial = m.pick(1, 2)
+    block, image = [m.pick(1, 2, 3) for _ in range(spatial)], [m.pick(5, 6) for _ in range(spatial)]
+    fields: dict[str, Any] = {"strides": [m.pick(1, 2) for _ in block], "dilations": [m.pick(1, 2) for _ in block]}
+    fields["pads"] = [m.pick(0, 1) for _ in (*block, *block)]
+    pads = [fields["pads"][i] + fields["pads"][spatial + i] for i in range(spatial)]
+    spans = [d * (k - 1) + 1 for d, k in zip(fields["dilations"], block, strict=True)]
+    lengths = zip(image, pads, spans, fields["strides"], strict=True)
+    windows_ = int(np.prod([(length + pad - span) // stride + 1 for length, pad, span, stride in lengths]))
+    x = m.floats(m.pick(1, 2), m.pick(1, 2) * int(np.prod(block)), windows_)
+    return Case("onnx.Col2Im", [x, np.array(image), np.array(block)], fields, constants=(1, 2))
+
+
+def grid_sample(m: Maker) -> Case:
+    spatial = m.pick(2, 2, 3)
+    batch, before, after = m.pick(1, 2), [m.pick(2, 3, 4) for _ in range(spatial)], [m.pick(1, 2, 3) for _ in range(spatial)]
+    fields = {"mode": m.pick("linear", "linear", "nearest", *(["cubic"] if spatial == 2 else []))}
+    fields |= {"padding_mode": m.pick("zeros", "border", "reflection"), "align_corners": int(m.flag())}
+    grid = m.floats(batch, *after, spatial, low=-1.3, high=1.3)
+    return Case("onnx.GridSample", [m.floats(batch, m.pick(1, 2), *before), grid], fields)
+
+
+def einsum(m: Maker) -> Case:
+    """Dots that broadcast, and letters that stand twice in a term."""
+    a, b, c = (m.length(2, 3) for _ in range(3))
+    kinds: dict[str, list[tuple[int, ...]]] = {
+        "ii->i": [(a, a)],
+        "bii->b": [(b, a, a)],
+        "aba,bc->ac": [(a, b, a), (b, c)],
+        "...ij,...jk->...ik": [(*m.pick((c, b), (1, b)), a, b), (*m.pick((c, b), (c, 1)), b, c)],
+        "...i,i": [(c, b, a), (a,)],
+        "i...,...": [(a, b, c), (b, m.pick(1, c))],
+        "iij,jkk->k": [(a, a, b), (b, c, c)],
+        "iii->i": [(a, a, a)],
+    }
+    equation = m.pick(*kinds)
+    return Case("onnx.Einsum", [m.floats(*shape) for shape in kinds[equation]], {"equation": equation})
+
+
+def with_past(m: Maker) -> Case:
+    """Attention that gives keys and values with those before them."""
+    batch, shared, repeat, rows, keys, past, width = (m.pick(1, 2) for _ in range(7))
+    shapes = [(batch, shared * repeat, rows, 4), (batch, shared, keys, 4), (batch, shared, keys, width)]
+    fields: dict[str, Any] = {"is_causal": int(m.flag())}
+    if m.flag():
+        shapes = [(b, length, heads * size) for b, heads, length, size in shapes]
+        fields |= {"q_num_heads": shared * repeat, "kv_num_heads": shared}
+    caches = [m.floats(batch, shared, past, 4), m.floats(batch, shared, past, width)]
+    mask = m.floats(rows, past + keys) if m.flag() else None
+    return Case("onnx.Attention", [*(m.floats(*shape) for shape in shapes), mask, *caches], fields, results=3, opset=23)
 
 
 def resize(m: Maker) -> Case:
@@ -222,14 +276,18 @@ def recurrent(name: str) -> Make:
 
 MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "attention": (CASES["onnx.Attention"], (0, 1, 2)),
+    "attention with past": (with_past, (0, 1, 2, 4, 5)),
     "average pool": (pool("AveragePool"), (0,)),
     "batch norm, frozen": (batch_norm(False), (0, 1, 2)),
     "batch norm, trained": (batch_norm(True), (0, 1, 2)),
     "conv": (conv, (0, 1, 2)),
     "conv transpose": (conv_transpose, (0, 1, 2)),
     "cross entropy": (loss_case("onnx.SoftmaxCrossEntropyLoss"), (0,)),
+    "einsum": (einsum, (0, 1)),
+    "fold": (fold, (0,)),
     "gelu": (gelu, (0,)),
     "global max": (CASES["onnx.GlobalMaxPool"], (0,)),
+    "grid sample": (grid_sample, (0, 1)),
     "gru": (recurrent("GRU"), (0, 1, 2, 3, 5)),
     "group norm": (CASES["onnx.GroupNormalization"], (0, 1, 2)),
     "instance norm": (CASES["onnx.InstanceNormalization"], (0, 1, 2)),
@@ -271,8 +329,8 @@ def facts_of(module: Module) -> Cost:
 
 
 EXACT = {
-    "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "gelu", "gru", "instance norm", "layer norm",
-    "log softmax", "lstm", "max pool", "relu", "resize", "rms norm", "rnn", "softmax",
+    "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "fold", "gelu", "grid sample", "gru",
+    "instance norm", "layer norm", "log softmax", "lstm", "max pool", "relu", "resize", "rms norm", "rnn", "softmax",
 }  # fmt: skip
 """Ops whose gradients are kernels and nothing else, but for the sums that give the gradient of a bias."""
 

@@ -62,21 +62,6 @@ class PadsNotWritten(Fault, code="E4707"):
     output_padding: str
 
 
-class DilationsNotWritten(Fault, code="E4708"):
-    """An average pool or a pool of p-norms has dilations, which PyTorch lacks."""
-
-    message = "{op}: PyTorch has no average pool or pool of p-norms with dilations"
-    op: str
-
-
-class IndicesNotWritten(Fault, code="E4709"):
-    """The model uses the indices of the maxima of a max pool, which dnnc cannot write as PyTorch."""
-
-    message = "{op}: dnnc cannot write the indices of the maxima as PyTorch"
-    hint = "export the model without return_indices"
-    op: str
-
-
 class MomentsNotWritten(Fault, code="E4710"):
     """The model uses the mean or the deviation that a normalisation computes, which PyTorch's function does not return."""
 

@@ -303,11 +303,73 @@ def max_pool_backward(
     return found
 
 
-def avg_pool_backward(grad: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+def dilated_average(x: Tensor, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]) -> Tensor:
+    """The mean of each window of x, which torch's pools have without dilations only: a convolution of each channel by a
+    constant."""
+    convolution = (F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1]
+    weight = x.new_ones(1, 1, *kernel)
+    y = convolution(x.flatten(0, 1).unsqueeze(1), weight / weight.numel(), None, strides, 0, dilations)
+    return y.reshape(*x.shape[:2], *y.shape[2:])
+
+
+def max_pool_indices(
+    y: Tensor,
+    places: Tensor,
+    shape: tuple[int, ...],
+    lengths: tuple[int, ...],
+    before: tuple[int, ...],
+    columns: bool,
+) -> tuple[Tensor, Tensor]:
+    """The results of ONNX's MaxPool. torch's ``places`` count in each plane of these ``lengths``, ONNX's in all of X, of this
+    ``shape``, with the first dimension of a plane as the fastest if ``columns``. ``before``: how many pads the planes begin
+    with."""
+    coordinates = []
+    for length, pad in zip(reversed(lengths), reversed(before), strict=True):
+        coordinates.append(places % length - pad)
+        places = places // length
+    size = 1
+    planes = torch.arange(shape[0] * shape[1], device=y.device).reshape(shape[0], shape[1], *[1] * len(lengths))
+    flat = planes * 1
+    for length in shape[2:]:
+        flat = flat * length
+    order = (
+        zip(reversed(coordinates), shape[2:], strict=True) if columns else zip(coordinates, reversed(shape[2:]), strict=True)
+    )
+    for coordinate, length in order:
+        flat = flat + coordinate * size
+        size *= length
+    return y, flat
+
+
+def fold(
+    x: Tensor, image: tuple[int, ...], block: tuple[int, ...], dilations: tuple[int, ...], strides: tuple[int, ...]
+) -> Tensor:
+    """Col2Im ``[N, C * block.., windows]`` to ``[N, C, image..]``, without padding."""
+    if len(block) == 1:
+        return F.fold(x, (1, *image), (1, *block), (1, *dilations), 0, (1, *strides)).squeeze(2)
+    return F.fold(x, image, block, dilations, 0, strides)
+
+
+def unfold(x: Tensor, block: tuple[int, ...], dilations: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    """The gradient of ``fold``."""
+    if len(block) == 1:
+        return F.unfold(x.unsqueeze(2), (1, *block), (1, *dilations), 0, (1, *strides))
+    return F.unfold(x, block, dilations, 0, strides)
+
+
+def avg_pool_backward(
+    grad: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
+) -> Tensor:
     """The gradient of X, of this ``shape``, of an average pool without padding: grad / window size, added to each element."""
+    if any(dilation > 1 for dilation in dilations):
+        weight, count = grad.new_ones(1, 1, *kernel), len(kernel)
+        planes, x = grad.flatten(0, 1).unsqueeze(1), grad.new_empty(1).expand(shape[0] * shape[1], 1, *shape[2:])
+        numbers = (list(strides), [0] * count, list(dilations), False, [0] * count, 1, [True, False, False])
+        one: Tensor = torch.ops.aten.convolution_backward(planes, x, weight / weight.numel(), None, *numbers)[0]
+        return one.reshape(shape)
     if len(kernel) == 1:
         wide = (*shape[:2], 1, *shape[2:])
-        return avg_pool_backward(grad.unsqueeze(2), wide, (1, *kernel), (1, *strides)).squeeze(2)
+        return avg_pool_backward(grad.unsqueeze(2), wide, (1, *kernel), (1, *strides), (1, *dilations)).squeeze(2)
     backward = torch.ops.aten.avg_pool2d_backward if len(kernel) == 2 else torch.ops.aten.avg_pool3d_backward
     x = grad.new_empty(1).expand(shape)
     found: Tensor = backward(grad.contiguous(), x, kernel, strides, (0,) * len(kernel), False, True, None)
@@ -406,9 +468,11 @@ def attention_backward(
     scale: float | None,
     causal: bool,
     heads: tuple[int, int] | None,
+    past: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of Q, K and V of ``attention``, whose probabilities are recomputed. ``heads``: the numbers of heads of q
-    and of k, v, if these have shape ``[batch, rows, heads * width]``; None for ``[batch, heads, rows, width]``."""
+    and of k, v, if these have shape ``[batch, rows, heads * width]``; None for ``[batch, heads, rows, width]``. ``past``: how
+    many keys all queries see if ``causal``."""
     if heads is not None:
         count, shared = heads
         grad, q = (part.reshape(*part.shape[:2], count, -1).transpose(1, 2) for part in (grad, q))
@@ -420,7 +484,7 @@ def attention_backward(
     if mask is not None:
         scores = scores.masked_fill_(~mask, float("-inf")) if mask.dtype == torch.bool else scores.add_(mask)
     if causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(past)
         scores = scores.masked_fill_(~seen, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
     grad_v = torch.matmul(weights.mT, grad)

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.faults import TooManyDimensions
-from dnnc.engines.torch.statements.products import conv_windows, counted_fraction, is_plain_resize, pool_windows, resize_fault
+from dnnc.engines.torch.statements.products import (
+    block_windows,
+    conv_windows,
+    counted_fraction,
+    grid_words,
+    is_plain_resize,
+    pool_windows,
+    resize_fault,
+)
 from dnnc.engines.torch.statements.windows import Windows
 
 
@@ -59,7 +67,8 @@ def _average_pool(call: Call) -> str:
     ends = zip(call.shape(-1)[2:], window.before, window.after, window.extra, strict=True)
     padded = (*call.shape(-1)[:2], *(length + low + high + more for length, low, high, more in ends))
     grad = call.arg(0) if fraction is None else f"{call.arg(0)} / {fraction}"
-    text = f"avg_pool_backward({grad}, {listed(padded)}, {listed(window.kernel)}, {listed(window.strides)})"
+    numbers = f"{listed(window.kernel)}, {listed(window.strides)}, {listed(window.dilations)}"
+    text = f"avg_pool_backward({grad}, {listed(padded)}, {numbers})"
     return text if padded == call.shape(-1) else _cropped(window, text)
 
 
@@ -110,6 +119,22 @@ def _rms_norm_weight(call: Call) -> str:
     return f"rms_norm_weight_backward({call.arg(0)}, {call.arg(1)}, {count}, {call.float('epsilon', 1e-5)})"
 
 
+def _col2im(call: Call) -> str:
+    window, _ = block_windows(call, call.shape(0)[2:], tuple(call.get("kernel_shape")))
+    x = f"F.pad({call.arg(0)}, {window.pad(extra=False)})" if any(window.before + window.after) else call.arg(0)
+    return f"unfold({x}, {listed(window.kernel)}, {listed(window.dilations)}, {listed(window.strides)})"
+
+
+def _grid_sample(call: Call) -> str:
+    mode, padding, corners = grid_words(call)
+    numbers = (("bilinear", "nearest", "bicubic").index(mode), ("zeros", "border", "reflection").index(padding), corners)
+    wanted = [*call.wanted, False][:2]
+    spatial = call.rank(0) - 2
+    operands = f"{call.arg(0)}, {call.arg(1)}, {call.arg(2)}"
+    text = f"torch.ops.aten.grid_sampler_{spatial}d_backward({operands}, {', '.join(map(str, numbers))}, {wanted})"
+    return text if len(call.op.results) == 2 else f"{text}[0]"
+
+
 def _softmax(function: str) -> Emitter:
     def emit(call: Call) -> str:
         return f"torch.{function}({call.arg(0)}, {call.arg(1)}, {call.axis(-1)}, {call.dtype(-1)})"
@@ -153,16 +178,18 @@ def _attention(call: Call) -> str:
     scale = call.float("scale", 0.0) if call.get("scale") is not None else "None"
     heads = (int(call.get("q_num_heads", 0)), int(call.get("kv_num_heads", 0))) if call.rank(1) == 3 else None
     operands = ", ".join(call.arg(i) for i in range(5))
-    return f"attention_backward({operands}, {scale}, {bool(call.get('is_causal', 0))}, {heads})"
+    return f"attention_backward({operands}, {scale}, {bool(call.get('is_causal', 0))}, {heads}, {int(call.get('past', 0))})"
 
 
 EMITTERS: dict[str, Emitter] = {
     "grad.Attention": _attention,
     "grad.AveragePool": _average_pool,
     "grad.BatchNormalization": _batch_norm,
+    "grad.Col2Im": _col2im,
     "grad.ConvInput": _conv_input,
     "grad.ConvWeight": _conv_weight,
     "grad.Gelu": _gelu,
+    "grad.GridSample": _grid_sample,
     "grad.GroupNormalizationInput": _group_norm_input,
     "grad.GroupNormalizationWeight": _group_norm_weight,
     "grad.LayerNormalizationInput": _layer_norm_input,
@@ -181,8 +208,9 @@ EMITTERS: dict[str, Emitter] = {
 
 HELPERS: dict[str, tuple[str, ...]] = {
     "grad.Attention": ("attention", "attention_backward"),
-    "grad.AveragePool": ("avg_pool_backward",),
+    "grad.AveragePool": ("avg_pool_backward", "dilated_average"),
     "grad.BatchNormalization": ("batch_norm_backward",),
+    "grad.Col2Im": ("unfold",),
     "grad.GroupNormalizationInput": ("group_norm_backward",),
     "grad.GroupNormalizationWeight": ("group_norm_weight_backward",),
     "grad.LayerNormalizationWeight": ("layer_norm_weight_backward",),
@@ -191,6 +219,10 @@ HELPERS: dict[str, tuple[str, ...]] = {
     "grad.RMSNormalizationInput": ("rms_norm_backward",),
     "grad.RMSNormalizationWeight": ("rms_norm_weight_backward",),
     "grad.SoftmaxCrossEntropyLoss": ("cross_entropy_backward",),
+    "onnx.AveragePool": ("dilated_average",),
+    "onnx.Col2Im": ("fold",),
+    "onnx.LpPool": ("dilated_average",),
+    "onnx.MaxPool": ("max_pool_indices",),
 }
 """Full name of an op -> the functions of ``helpers`` that its statement calls."""
 

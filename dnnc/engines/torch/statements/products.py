@@ -5,8 +5,7 @@ from __future__ import annotations
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.faults import (
     AttributeNotWritten,
-    DilationsNotWritten,
-    IndicesNotWritten,
+    FormNotWritten,
     PadsNotWritten,
     ResizeNotWritten,
     TooManyDimensions,
@@ -142,28 +141,38 @@ def _max_pool_input(window: Windows, x: str) -> tuple[str, str]:
 
 
 def _max_pool(call: Call) -> str:
-    if any(call.wanted[1:]):
-        raise call.fault(IndicesNotWritten(call.op.name))
     window = pool_windows(call)
     x, padding = _max_pool_input(window, call.arg(0))
     numbers = f"{window.numbers('kernel')}, {window.numbers('strides')}, {padding}, {window.numbers('dilations')}"
-    text = f"F.max_pool{window.spatial}d({x}, {numbers})"
-    return text if len(call.op.results) == 1 else f"{text}, None"
+    text = f"F.max_pool{window.spatial}d({x}, {numbers}"
+    if not any(call.wanted[1:]):
+        return f"{text})" if len(call.op.results) == 1 else f"{text}), None"
+    before = window.before if padding == "0" else (0,) * window.spatial
+    ends = zip(call.shape(0)[2:], window.before, window.after, window.extra, strict=True)
+    lengths = tuple(length + low + high + more for length, low, high, more in ends) if padding == "0" else call.shape(0)[2:]
+    where = f"{listed(call.shape(0))}, {listed(lengths)}, {listed(before)}, {bool(call.get('storage_order', 0))}"
+    return f"max_pool_indices(*{text}, return_indices=True), {where})"
+
+
+def mean_of_windows(window: Windows, x: str) -> str:
+    """The mean of each window of ``x``, which has its pads."""
+    if set(window.dilations) - {1}:
+        return f"dilated_average({x}, {listed(window.kernel)}, {listed(window.strides)}, {listed(window.dilations)})"
+    return f"F.avg_pool{window.spatial}d({x}, {window.numbers('kernel')}, {window.numbers('strides')})"
 
 
 def _averaged(call: Call, window: Windows, x: str) -> str:
     """The mean of each window of ``x``. Pads count as elements if ``count_include_pad``; ``extra`` positions never do."""
-    if set(window.dilations) - {1}:
-        raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
     numbers = f"{window.numbers('kernel')}, {window.numbers('strides')}"
     function = f"F.avg_pool{window.spatial}d"
-    if window.symmetric and window.at_most_half:
+    if window.symmetric and window.at_most_half and not set(window.dilations) - {1}:
         if not any(window.before):
             return f"{function}({x}, {numbers})"
         return f"{function}({x}, {numbers}, {window.numbers('before')}, count_include_pad={included})"
     fraction = counted_fraction(call, window, x, call.shape(0))
-    return f"{function}(F.pad({x}, {window.pad()}), {numbers})" + (f" / {fraction}" if fraction else "")
+    padded = f"F.pad({x}, {window.pad()})" if any(window.before + window.after + window.extra) else x
+    return mean_of_windows(window, padded) + (f" / {fraction}" if fraction else "")
 
 
 def counted_fraction(call: Call, window: Windows, like: str, shape: tuple[int, ...]) -> str | None:
@@ -171,8 +180,6 @@ def counted_fraction(call: Call, window: Windows, like: str, shape: tuple[int, .
 
     The mean of a padded window divided by this fraction is the mean of the elements that count. ``like``: a Python name of a
     tensor with the dtype and device; ``shape``: of the pooled tensor."""
-    if set(window.dilations) - {1}:
-        raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
     if not any(window.extra) and (included or not any(window.before + window.after)):
         return None
@@ -184,7 +191,7 @@ def counted_fraction(call: Call, window: Windows, like: str, shape: tuple[int, .
     before, after = (none, none) if included else (window.before, window.after)
     pads = Windows(window.kernel, window.strides, window.dilations, before, after, window.extra).pad()
     text = f"F.pad(torch.ones({ones}, dtype={like}.dtype, device={like}.device), {pads})"
-    return f"F.avg_pool{count}d({text}, {window.numbers('kernel')}, {window.numbers('strides')})"
+    return mean_of_windows(window, text)
 
 
 def _average_pool(call: Call) -> str:
@@ -194,15 +201,12 @@ def _average_pool(call: Call) -> str:
 def _lp_pool(call: Call) -> str:
     """The p-norm of each window: (mean of |x| ** p, times the window's size) ** (1 / p)."""
     window, p = pool_windows(call), int(call.get("p", 2))
-    if set(window.dilations) - {1}:
-        raise call.fault(DilationsNotWritten(call.op.name))
     count = 1
     for length in window.kernel:
         count *= length
     powers = f"torch.abs({call.arg(0)}) ** {p}"
     x = f"F.pad({powers}, {window.pad()})" if any(window.before + window.after + window.extra) else powers
-    pooled = f"F.avg_pool{window.spatial}d({x}, {window.numbers('kernel')}, {window.numbers('strides')})"
-    return f"({pooled} * {count}) ** {1 / p!r}"
+    return f"({mean_of_windows(window, x)} * {count}) ** {1 / p!r}"
 
 
 def _global_pool(template: str) -> Emitter:
@@ -278,8 +282,42 @@ def _scales_match(call: Call) -> bool:
     return all(abs(b / a - scale) < 1e-6 * scale for (a, b), scale in zip(pairs, scales, strict=True))
 
 
+def _col2im(call: Call) -> str:
+    window, image = block_windows(call, call.shape(-1)[2:], call.integers(2) or ())
+    numbers = f"{listed(window.kernel)}, {listed(window.dilations)}, {listed(window.strides)}"
+    ends = zip(image, window.before, window.after, strict=True)
+    lengths = tuple(length + low + high for length, low, high in ends)
+    text = f"fold({call.arg(0)}, {listed(lengths)}, {numbers})"
+    if lengths == image:
+        return text
+    cut = window.pad(extra=False).replace("(", "").replace(")", "").split(",")
+    return f"F.pad({text}, {listed([-int(pad) for pad in cut if pad.strip()])})"
+
+
+def block_windows(call: Call, image: tuple[int, ...], block: tuple[int, ...]) -> tuple[Windows, tuple[int, ...]]:
+    """The windows of Col2Im, and the lengths of its image. Raises InvalidInput for other than one or two dimensions."""
+    if not 1 <= len(block) <= 2:
+        raise call.fault(FormNotWritten(call.op.name, f"form of {len(block)} dimensions"))
+    return windows(call, block, image, (1,) * len(block)), image
+
+
+def grid_words(call: Call) -> tuple[str, str, bool]:
+    """The mode and the padding of a GridSample in torch's words, and whether corners are aligned."""
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(str(call.get("mode", "linear")), str(call.get("mode")))
+    if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and call.rank(0) != 4):
+        raise call.fault(AttributeNotWritten(call.op.name, "mode", mode, ("linear", "nearest", "cubic")))
+    padding = call.word("padding_mode", "zeros", "zeros", "border", "reflection")[1:-1]
+    return mode, padding, bool(call.get("align_corners", 0))
+
+
+def _grid_sample(call: Call) -> str:
+    mode, padding, corners = grid_words(call)
+    return f'F.grid_sample({call.arg(0)}, {call.arg(1)}, "{mode}", "{padding}", align_corners={corners})'
+
+
 EMITTERS: dict[str, Emitter] = {
     "onnx.AveragePool": _average_pool,
+    "onnx.Col2Im": _col2im,
     "onnx.Conv": _conv,
     "onnx.ConvTranspose": _conv_transpose,
     "onnx.Einsum": _einsum,
@@ -287,6 +325,7 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.GlobalAveragePool": _global_pool("torch.mean({x}, dim={axes}, keepdim=True)"),
     "onnx.GlobalLpPool": _global_pool("torch.linalg.vector_norm({x}, {p}, dim={axes}, keepdim=True)"),
     "onnx.GlobalMaxPool": _global_pool("torch.amax({x}, dim={axes}, keepdim=True)"),
+    "onnx.GridSample": _grid_sample,
     "onnx.LpPool": _lp_pool,
     "onnx.MatMul": _matmul,
     "onnx.MaxPool": _max_pool,
@@ -300,8 +339,10 @@ EMITTERS: dict[str, Emitter] = {
 
 __all__ = [
     "EMITTERS",
+    "block_windows",
     "conv_windows",
     "counted_fraction",
+    "grid_words",
     "is_plain_resize",
     "pool_windows",
 ]

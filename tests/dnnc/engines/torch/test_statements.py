@@ -57,6 +57,18 @@ def test_a_statement_computes_what_onnxruntime_does(name: str) -> None:
     check()
 
 
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(1, 2), st.integers(0, 1), st.booleans(), st.booleans())
+def test_indices_of_maxima_count_in_the_whole_tensor(spatial: int, storage: int, padded: bool, uneven: bool) -> None:
+    x = np.random.default_rng(spatial).permutation(60 * 6**spatial)[: 6 * 6**spatial].astype(np.float32)
+    pads = [int(padded)] * spatial + [int(padded) + int(uneven)] * spatial
+    fields = {"kernel_shape": [3] * spatial, "strides": [2] * spatial, "pads": pads, "storage_order": storage}
+    case = Case("onnx.MaxPool", [x.reshape(2, 3, *[6] * spatial)], fields, results=2)
+    expected = whole(case)
+    for found, wanted in zip(by_torch(case, expected), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def f32(*shape: int) -> TensorType:
     return TensorType(DType.F32, shape)
 
