@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnc.api.faults import DataNotReadable, ForInference, ForTraining, TooFewMicrobatches
+from dnnc.api.faults import ForInference, ForTraining
+from dnnc.api.feeding import Data, scratch_of, source_of
 from dnnc.api.options import PathLike
 from dnnc.api.terms import python_terms, warn
-from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.diagnostics import Diagnostic, UsageError
 
 if TYPE_CHECKING:
     from dnnc.api.session import Argument, Session
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.engines.torch.launch.training import Progressed
     from ir.core.module import Plan as PlanSymbol
-
-Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -190,17 +188,18 @@ class Build:
         return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
 
     def _check_training(self, steps: int, data: Data, seed: int | None, threads: int, emulate: bool) -> CheckResult:
+        from dnnc.build.build import read_program
         from dnnc.engines.torch.check.check import check_training
         from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
         from ir.core.diagnostics import CheckFailed
 
         opened = TrainingBuild.open(self.folder)
         with ExitStack() as stack:
-            source = self._source(stack, data, steps)
-            options = TrainOptions(steps=steps, data=source, seed=seed or 0, threads=threads, emulate=emulate)
+            options = TrainOptions(steps=steps, seed=seed or 0, threads=threads, emulate=emulate)
+            source, _ = source_of(stack, data, read_program(opened.files), options, whole=True, kept=True)
             try:
-                with python_terms(_scratch(data, source), "data"):
-                    verdict = check_training(opened, options)
+                with python_terms(scratch_of(data, source), "data"):
+                    verdict = check_training(opened, replace(options, data=source))
             except CheckFailed as error:
                 return CheckResult(False, str(error), error, None)
         return CheckResult(True, verdict.text, None, verdict)
@@ -210,6 +209,7 @@ class Build:
         data: Data = "synthetic",
         *,
         steps: int = 1,
+        last_batch: str = "",
         seed: int | None = None,
         checkpoint: PathLike | None = None,
         every: int = 0,
@@ -224,15 +224,18 @@ class Build:
         retries: int = 0,
         on_step: Callable[[Progressed], None] | None = None,
     ) -> Training:
-        """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, or an ``.npz`` of them,
-        which are shuffled in each epoch; a folder of such files; ``"module:function"``; or an iterable of microbatches, each a
-        mapping of arrays, which is read for all steps before the first one. ``checkpoint``: a folder for weights and optimizer
+        """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, an ``.npz`` of them, or a
+        folder of such files, or of ``.npy``; a dataset or ``DataLoader`` of PyTorch; ``"module:function"``; or an iterable of
+        batches, of a microbatch or a step each, by input name or in the order of ``inputs``. Samples are shuffled in each epoch,
+        those of a loader as it says. ``last_batch``: ``"drop"`` or ``"use"`` the last batch of an epoch, which the samples do
+        not fill (default: drop, or as a loader says). ``checkpoint``: a folder for weights and optimizer
         state after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
         timeline. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are; ``hosts`` and
         ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
         where a process or a host was lost. ``on_step`` is called after each step.
 
         Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""
+        from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
         from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
@@ -241,6 +244,7 @@ class Build:
         warnings: list[Diagnostic] = []
 
         def done(step: Progressed) -> None:
+            used(step.step)
             losses.append(step.loss)
             if on_step is not None:
                 on_step(step)
@@ -258,10 +262,9 @@ class Build:
                 resumed = Checkpoint.open(Path(resume))
                 resumed.verify()
                 warnings += resumption(opened, resumed).diagnostics
-            source = self._source(stack, data, steps, 0 if resumed is None else resumed.position.step)
             options = TrainOptions(
                 steps=steps,
-                data=source,
+                last_batch=last_batch,
                 seed=(seed or 0) if resumed is None else resumed.position.seed if seed is None else seed,
                 checkpoint=None if checkpoint is None else Path(checkpoint),
                 every=every,
@@ -271,35 +274,14 @@ class Build:
                 threads=threads,
                 emulate=emulate,
             )
-            with python_terms(_scratch(data, source), "data"):
+            module = read_program(opened.files)
+            source, used = source_of(stack, data, module, options, whole=stated is not None, kept=retries > 0)
+            with python_terms(scratch_of(data, source), "data"):
                 launch = launched_on(stated)
-                seconds = train_with_retries(launch, opened, options, retries, done, warnings.append)
+                given = replace(options, data=source)
+                seconds = train_with_retries(launch, opened, given, retries, done, warnings.append)
         warn(warnings)
         return Training(losses, seconds)
-
-    def _source(self, stack: ExitStack, data: Data, steps: int, done: int = 0) -> str:
-        """The data as ranks read it: a source of ``dnnc.data.samples``. What is in memory is written to a folder that goes with
-        ``stack``. ``done``: steps of the checkpoint that training goes on from."""
-        from dnnc.data.npz import write_npz
-        from dnnc.data.samples import MICROBATCHES
-        from ir.system.scratch import scratch_folder
-
-        if isinstance(data, str | os.PathLike):
-            return os.fspath(data)
-        if not isinstance(data, Iterable) or hasattr(data, "dtype"):  # an array says not of which input it is
-            raise UsageError(DataNotReadable(type(data).__name__), where="data")
-        folder = stack.enter_context(scratch_folder())
-        if isinstance(data, Mapping):
-            write_npz(folder / "samples.npz", _arrays(data))
-            return str(folder / "samples.npz")
-        each = self.plan.microbatches
-        needed, count = steps * each, 0
-        for microbatch in itertools.islice(data, needed):
-            write_npz(folder / f"{done * each + count}.npz", _arrays(microbatch))
-            count += 1
-        if count < needed:
-            raise InvalidInput(TooFewMicrobatches(count, steps, needed), where="data")
-        return f"{MICROBATCHES}{folder}"
 
 
 def _cluster(
@@ -309,29 +291,6 @@ def _cluster(
     from dnnc.engines.hosts.options import stated_cluster
 
     return stated_cluster(address, hosts or {}, ports, wait, emulate=emulate)
-
-
-def _scratch(data: Data, source: str) -> str:
-    """The path that no message should name, since a person did not write it; empty for data of a person's files."""
-    return "" if isinstance(data, str | os.PathLike) else source
-
-
-def _arrays(values: Any) -> dict[str, Any]:
-    """The values by name as arrays of numpy; tensors of PyTorch are copied to the CPU. Raises InvalidInput for what is no
-    mapping of arrays."""
-    import numpy as np
-
-    from dnnc.data.faults import YieldedNoArray, YieldedNoDict
-
-    if not isinstance(values, Mapping):
-        raise InvalidInput(YieldedNoDict(f"a value of type {type(values).__name__}"), where="data")
-    arrays = {}
-    for name, value in values.items():
-        try:
-            arrays[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-        except Exception as error:  # lists of unequal length
-            raise InvalidInput(YieldedNoArray(name, str(error)), where="data") from error
-    return arrays
 
 
 def load(folder: PathLike) -> Build:

@@ -32,6 +32,7 @@ _KEYWORDS = {
     **{f"--{name}": name for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint")},
     **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries", "cluster", "ports", "wait")},
     "--host": "hosts",
+    "--last-batch": "last_batch",
 }
 """The keyword of each flag."""
 _SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate")

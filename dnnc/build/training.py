@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dnnc.build.faults import NotATensor, NotATrainingStep
+from ir.core.attributes import Dense
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import FORWARD, UPDATE, phase_of
 from ir.core.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.topology import Topology
-from ir.core.types import TensorType, Type, without_layout
+from ir.core.types import DType, TensorType, Type, without_layout
 from ir.ops.boxes import Box, members_along, placements_of
 from ir.ops.boxes import box as box_of
 from ir.ops.grads import ASSIGN
@@ -241,6 +242,16 @@ class Step:
         for stage in self.stages_of(rank):
             yield from ((stage, op) for op in stage.ops if op.get("axis") is not None and op.get("channel") is not None)
 
+    def rows_read(self, rank: int) -> dict[str, tuple[int, int] | None]:
+        """The inputs of the model that a rank reads: first row and number of rows that it uses of each, None for all of it."""
+        read: dict[str, tuple[int, int] | None] = {}
+        for stage in self.stages_of(rank):
+            program, place = self.program(stage, rank)
+            for arg in program.args:
+                name, rows = arg.name[1:], _rows_of(program, arg.name, place)
+                read[name] = rows if read.setdefault(name, rows) == rows else None
+        return read
+
     def group(self, op: Op, rank: int) -> tuple[int, ...]:
         """The ranks along the collective's axis that run it together with ``rank``."""
         mesh = self.meshes[op.get("mesh")]
@@ -257,6 +268,32 @@ class Step:
         """The part of a value of a collective's mesh that a rank holds."""
         mesh = self.meshes[op.get("mesh")]
         return box_of(without_layout(type_), placements_of(type_, mesh), mesh, mesh.devices.index(self.devices[rank]))
+
+
+def _rows_of(program: Program, name: str, place: int) -> tuple[int, int] | None:
+    """First row and number of the rows of an argument that a program uses on the device at ``place``: where nothing but one
+    slice along the first dimension reads it. None for all of them."""
+    readers = [op for op in program.ops if name in op.operands]
+    if len(readers) != 1 or readers[0].name != "onnx.Slice" or len(readers[0].operands) != 4:
+        return None
+    (slice_,) = readers
+    _, start, _, axis = slice_.operands
+    numbers = {value.name: op for op in program.ops for value in op.results if value.name in (start, axis)}
+    type_ = tensor_type(slice_.results[0].type)
+    if numbers.keys() != {start, axis} or _entry(numbers[axis], place) != 0 or not type_.shape:
+        return None
+    first, count = _entry(numbers[start], place), type_.shape[0]
+    return (first, count) if first is not None and first >= 0 and isinstance(count, int) else None
+
+
+def _entry(op: Op, place: int) -> int | None:
+    """The number that a constant holds on the device at ``place``; None for what is no such constant."""
+    dense = op.get("values" if op.name == "comm.member" else "value")
+    if op.name not in ("onnx.Constant", "comm.member") or not isinstance(dense, Dense) or not isinstance(dense.data, bytes):
+        return None
+    place = place if op.name == "comm.member" else 0
+    entry = dense.data[place * 8 : place * 8 + 8]
+    return int.from_bytes(entry, "little", signed=True) if dense.type.dtype is DType.I64 and len(entry) == 8 else None
 
 
 def file_name(step: Step, stage: Stage, program: Program) -> str:

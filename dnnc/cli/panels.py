@@ -85,7 +85,10 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         _OUTPUT,
     ),
     "train": (
-        ("Most used", ("--steps", "--data", "--checkpoint", "--every", "--resume", "--seed", "--check", "--out")),
+        (
+            "Most used",
+            ("--steps", "--data", "--last-batch", "--checkpoint", "--every", "--resume", "--seed", "--check", "--out"),
+        ),
         ("Several hosts of a cluster", ("--cluster", "--host", "--ports")),
         ("Several hosts, started one by one", ("--nodes", "--node", "--meet", "--secret")),
         ("Processes and devices", ("--threads", "--timeout", "--retries", "--emulate", "--slow", "--runs")),

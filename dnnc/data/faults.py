@@ -200,13 +200,15 @@ class NoRandomValue(Fault, code="E0420"):
 class IndexOutOfRange(Fault, code="E0421"):
     """An input that holds indices (rows of a table, classes) holds one that the table does not have."""
 
-    message = "'{name}' holds {value}; the model takes {low} to {high}{exception}"
+    message = "'{name}' holds {value}{place}; the model takes {low} to {high}{exception}"
     name: str
     value: int
     low: int
     high: int
     ignored: tuple[str, ...]
     """The label that does not count, if the model has one."""
+    place: str
+    """" in sample 5" or the like, empty for an array without dimensions."""
 
     @property
     def exception(self) -> str:
@@ -219,7 +221,7 @@ class IndexOutOfRange(Fault, code="E0421"):
 class UnknownSource(Fault, code="E0430"):
     """--data names neither a file nor a function."""
 
-    message = "expected synthetic, a file FILE.npz, a folder of such files, or module:function"
+    message = "expected synthetic, FILE.npz, FILE.npy, a folder of such files, or module:function"
 
 
 class NoNumberOfSamples(Fault, code="E0431"):
@@ -237,13 +239,8 @@ class NotFinite(Fault, code="E0432"):
     message = "{what} holds {value}{place}"
     what: str
     value: str
-    unit: str
-    index: int
-    """The sample or row that holds it, -1 for an array without dimensions."""
-
-    @property
-    def place(self) -> str:
-        return f" in {self.unit} {self.index}" if self.index >= 0 else ""
+    place: str
+    """" in sample 5" or the like, empty for an array without dimensions."""
 
 
 class SampleArrayMissing(Fault, code="E0433"):
@@ -284,8 +281,12 @@ class UnequalSamples(Fault, code="E0436"):
 class NoFilesInFolder(Fault, code="E0450"):
     """--data names a folder without any file of samples."""
 
-    message = "the folder has no .npz file"
-    hint = "samples are .npz files, each with arrays by input name"
+    message = "the folder has no .npz and no .npy file of an input"
+    hint = (
+        "samples are .npz files, each with arrays by input name, or .npy files that are called as inputs, with the name of "
+        "their shard before or behind it: {example}"
+    )
+    example: str
 
 
 class FunctionEnded(Fault, code="E0437"):
@@ -345,10 +346,11 @@ class ReturnedNoMicrobatches(Fault, code="E0442"):
 
 
 class YieldedNoDict(Fault, code="E0443"):
-    """The function of --data, or the iterable that a program gives, yielded a microbatch that is no dict."""
+    """The function of --data, or the iterable that a program gives, yielded what is neither a dict nor a tuple of arrays."""
 
-    message = "it yielded {found}; expected a dict of arrays"
+    message = "it yielded {found}; expected a dict of arrays by input name, or a tuple of them in the order {inputs}"
     found: str
+    inputs: str
 
 
 class MicrobatchLacks(Fault, code="E0444"):
@@ -373,6 +375,74 @@ class YieldedWrongArray(Fault, code="E0446"):
     name: str
     found: str
     expected: str
+
+
+class SamplesOfOneInput(Fault, code="E0451"):
+    """A single ``.npy`` holds one array, and the model reads more inputs."""
+
+    message = "one array found; the model reads {inputs}"
+    hint = "name a folder with a file for each: {inputs}, each ending in .npy; or an .npz of all"
+    inputs: str
+
+
+class TooFewSamples(Fault, code="E0452"):
+    """The samples do not fill the batch of one step, and a smaller batch was not asked for."""
+
+    message = "its {samples} samples do not fill the batch of a step: {batch}, {units} in each of {microbatches} microbatches"
+    hint = "--last-batch use takes a smaller batch; or compile with fewer --microbatches"
+    samples: int
+    batch: int
+    units: int
+    microbatches: int
+
+
+class LastBatchNotUsed(Fault, code="E0453"):
+    """Programs take as many samples as they were compiled for. A smaller batch is filled up with samples that do not count,
+    which needs a loss that leaves some out and nothing else that reads all samples of a microbatch together."""
+
+    message = "the last batch of an epoch has {left} of {batch} samples, and cannot be used: {reason}"
+    hint = "--last-batch drop leaves it out"
+    left: int
+    batch: int
+    reason: str
+
+
+class FileOfSamplesChanged(Fault, code="E0454"):
+    """Somebody wrote to a file of samples, or replaced it, while they were used."""
+
+    message = "the file was changed while it was used"
+    hint = "train again from a checkpoint"
+
+
+class NotNpy(Fault, code="E0455"):
+    """The file is no ``.npy`` of numpy, or bytes of it were lost."""
+
+    message = "the array cannot be read: it is not an .npy file, or damaged"
+    hint = "make it with numpy.save(FILE, array)"
+
+
+class SamplesDamaged(Fault, code="E0456"):
+    """The bytes of an array do not have the checksum that the ``.npz`` has of them."""
+
+    message = "the array '{name}' is damaged: its checksum is not that of what was written"
+    name: str
+
+
+class NoSamples(Fault, code="E0457"):
+    """The dataset that the function of --data returned, or that a program gives, has no sample."""
+
+    message = "it has no samples"
+
+
+class OtherBatch(Fault, code="E0458"):
+    """A loader deals other batches than the build takes."""
+
+    message = "it deals batches of {found}; the build takes {batch} in a step, in {microbatches} microbatches of {units}"
+    hint = "batch_size={batch}; a step is one batch, and counts once for the optimizer"
+    found: int
+    batch: int
+    microbatches: int
+    units: int
 
 
 def _same_samples(source: str) -> str:

@@ -30,6 +30,7 @@ from dnnc.data.faults import (
     ArrayTwice,
     BareArray,
     EntryNotAnArray,
+    NotNpy,
     NotNpz,
     PythonObjects,
     WrongEntrySize,
@@ -39,7 +40,7 @@ from ir.core.limits import LIMITS
 from ir.system.files import open_input
 from ir.system.scratch import whole_file
 
-__all__ = ["Header", "read_arrays", "read_npz", "write_arrays", "write_npz"]
+__all__ = ["Header", "Stored", "header_of_npy", "read_arrays", "read_npz", "stored_arrays", "write_arrays", "write_npz"]
 
 Arrays: TypeAlias = dict[str, Any]
 """Arrays by name."""
@@ -84,17 +85,68 @@ def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda
         return read_arrays(file, str(path), wanted)
 
 
-def read_arrays(file: BinaryIO, where: str, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> Arrays:
-    """As ``read_npz``, of an open file that messages call ``where``."""
+def read_arrays(
+    file: BinaryIO, where: str, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None, only: str = ""
+) -> Arrays:
+    """As ``read_npz``, of an open file that messages call ``where``. ``only``: the one array to read, empty for all."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = _entries(archive, where)
             headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
             wanted(headers)
             _check_size(headers, entries, file, where)
-            return {name: _array(archive, entry, headers[name]) for name, entry in entries.items()}
+            return {name: _array(archive, entry, headers[name]) for name, entry in entries.items() if only in ("", name)}
     except _DAMAGED as error:
         raise InvalidInput(NotNpz(), where=where) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An array of an archive. ``offset``: of its first element in the file, None where it is compressed; ``crc``: the CRC-32 of
+    its ``size`` bytes, its header among them."""
+
+    header: Header
+    offset: int | None
+    crc: int
+    size: int
+
+
+def stored_arrays(file: BinaryIO, where: str, wanted: Callable[[Mapping[str, Header]], None]) -> dict[str, Stored]:
+    """Where the arrays of an archive are, by name; no data is read. ``wanted`` and errors: as of ``read_npz``."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = _entries(archive, where)
+            headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
+            wanted(headers)
+            _check_size(headers, entries, file, where)
+            return {name: _stored(file, entry, headers[name]) for name, entry in entries.items()}
+    except _DAMAGED as error:
+        raise InvalidInput(NotNpz(), where=where) from error
+
+
+def _stored(file: BinaryIO, entry: zipfile.ZipInfo, header: Header) -> Stored:
+    """Raises ValueError for an entry that is not where the archive says."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        return Stored(header, None, entry.CRC, entry.file_size)
+    file.seek(entry.header_offset)
+    name, extra = struct.unpack("<26xHH", file.read(30))  # of the local header, which may differ from the central one
+    offset = entry.header_offset + 30 + name + extra
+    if offset + entry.file_size > file.seek(0, io.SEEK_END):
+        raise ValueError(offset)
+    return Stored(header, offset + header.start, entry.CRC, entry.file_size)
+
+
+def header_of_npy(file: BinaryIO, where: str) -> Header:
+    """The header of an ``.npy``, whose size agrees with it. Raises InvalidInput."""
+    try:
+        header = _read_header(file.read(_HEAD))
+    except _DAMAGED as error:
+        raise InvalidInput(NotNpy(), where=where) from error
+    if header.dtype.hasobject:
+        raise InvalidInput(PythonObjects(), where=where)
+    if header.start + math.prod(header.shape) * header.dtype.itemsize != file.seek(0, io.SEEK_END):
+        raise InvalidInput(NotNpy(), where=where)
+    return header
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

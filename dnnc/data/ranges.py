@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dnnc.data.faults import IndexOutOfRange
+import numpy as np
+
 from dnnc.data.generate import table_size
-from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type
@@ -38,16 +38,14 @@ class Range:
         ignored = self.ignored if self.ignored == other.ignored else None
         return Range(max(self.low, other.low), min(self.high, other.high), ignored)
 
-    def check(self, name: str, array: Any, where: str) -> None:
-        """Raises InvalidInput for an element of the input ``name`` that is out of range."""
+    def wrong(self, array: Any) -> tuple[int, ...] | None:
+        """The place of the first element that is out of range; None where there is none."""
         if not array.size or (array.min() >= self.low and array.max() <= self.high):
-            return
+            return None
         wrong = (array < self.low) | (array > self.high)
         if self.ignored is not None:
             wrong &= array != self.ignored
-        if wrong.any():
-            ignored = () if self.ignored is None else (str(self.ignored),)
-            raise InvalidInput(IndexOutOfRange(name, int(array[wrong].flat[0]), self.low, self.high, ignored), where=where)
+        return tuple(map(int, np.argwhere(wrong)[0])) if wrong.any() else None
 
 
 def index_ranges(module: Module) -> dict[str, Range]:

@@ -1,6 +1,7 @@
 """Digests of samples, which must be the same for each process and at each reading.
 
-Each process calls a person's function anew, and calls it again to read earlier samples again."""
+Each process calls a person's function anew, and calls it again to read earlier samples again. Of files and of datasets each
+process reads its part alone, so their identities are compared (``Identified``)."""
 
 from __future__ import annotations
 
@@ -32,6 +33,13 @@ class Repeated:
     def array(self, number: int, name: str) -> Any:
         return self.microbatch(number)[name]
 
+    @property
+    def identity(self) -> bytes | None:
+        return self.data.identity
+
+    def verify(self, rank: int, ranks: int) -> None:
+        self.data.verify(rank, ranks)
+
 
 @dataclass
 class Digested:
@@ -52,6 +60,13 @@ class Digested:
     def array(self, number: int, name: str) -> Any:
         return self.microbatch(number)[name]
 
+    @property
+    def identity(self) -> bytes | None:
+        return self.data.identity
+
+    def verify(self, rank: int, ranks: int) -> None:
+        self.data.verify(rank, ranks)
+
     def through(self, step: int) -> bytes:
         """The digest at the end of a step, counted from 0. Each is asked for once."""
         while self.upcoming < (step + 1) * self.microbatches:
@@ -67,6 +82,16 @@ class Digested:
         return arrays
 
 
+@dataclass(frozen=True)
+class Identified:
+    """The digest of data whose identity is known before they are read: ``through`` as of ``Digested``."""
+
+    identity: bytes
+
+    def through(self, step: int) -> bytes:
+        return hashlib.sha256(self.identity).digest()
+
+
 def _digest(arrays: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     _add(digest, arrays)
@@ -79,4 +104,4 @@ def _add(digest: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
         digest.update(array.tobytes())
 
 
-__all__ = ["Digested", "Repeated"]
+__all__ = ["Digested", "Identified", "Repeated"]

@@ -33,6 +33,7 @@ def train(
     build: opt.BuildArgument,
     steps: arguments.Steps = 1,
     data: arguments.Data = "synthetic",
+    last_batch: arguments.LastBatch = None,
     seed: arguments.Seed = None,
     checkpoint: arguments.Checkpoint = None,
     every: arguments.Every = 0,
@@ -86,6 +87,7 @@ def train(
     options = TrainOptions(
         steps=steps,
         data=data,
+        last_batch=last_batch or "",
         seed=seed or 0,
         checkpoint=checkpoint,
         every=every,

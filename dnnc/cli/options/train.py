@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,13 +10,30 @@ import typer
 
 from dnnc.cli.options import shared as opt
 
+
+class LastBatchName(StrEnum):
+    """What becomes of the last batch of an epoch that the samples do not fill."""
+
+    DROP = "drop"
+    USE = "use"
+
+
 Steps = Annotated[int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")]
 Data = Annotated[
     str,
     typer.Option(
         metavar="SOURCE",
-        help="synthetic; FILE.npz, samples by input name, or a folder of such files; or module:function, called with the "
-        "seed, that yields a dict of arrays for each microbatch.",
+        help="synthetic; FILE.npz, samples by input name; a folder of such files, or of .npy files called as the inputs; or "
+        "module:function, called with the seed, that gives a dataset or DataLoader of PyTorch, or yields batches.",
+    ),
+]
+LastBatch = Annotated[
+    LastBatchName | None,
+    typer.Option(
+        "--last-batch",
+        help="Leave out the last batch of an epoch that the samples do not fill (drop, default), or use it (use). Default of a "
+        "DataLoader: as it says.",
+        show_default=False,
     ),
 ]
 Seed = Annotated[

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step, tensor_type
-from dnnc.data.repeated import Digested
-from dnnc.data.samples import SYNTHETIC, open_data
+from dnnc.data.repeated import Digested, Identified
+from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, write_checkpoint
 from dnnc.engines.torch.exchange import Network, torch_dtype
 from dnnc.engines.torch.faults import (
@@ -59,7 +59,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("build", type=Path, metavar="BUILD", help="a directory that 'dnnc compile --objective training' wrote")
     parser.add_argument("--handed", type=int, help=argparse.SUPPRESS)  # what was opened of it, which is then not
     parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
-    parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
+    parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, FILE.npy, a folder, or module:function")
+    parser.add_argument("--last-batch", default="", help="drop or use the last batch of an epoch that samples do not fill")
     parser.add_argument("--seed", type=int, default=0, help="of the data")
     parser.add_argument("--checkpoint", type=Path, help="the folder for checkpoints: stepN.safetensors")
     parser.add_argument("--every", type=int, default=0, help="steps between checkpoints; 0: the last step alone")
@@ -177,10 +178,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
         resumed.verify()
     begin = resumed.position if resumed is not None else Position(0, options.seed)
     weights = load_weights(step, rank, files.initial, resumed)
-    data = open_data(options.data, step.module, begin.seed, step.microbatches)
-    digested = None
-    if options.data != SYNTHETIC and (world > 1 or options.compared):
-        data = digested = Digested(data, step.microbatches, begin.step * step.microbatches)
+    data, digested = _data(step, rank, options, begin)
     trainer = Trainer(step, rank, files.functions, weights, network, mark)
     losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
     curve = Curve(step, rank, options.data, digested, losses, telling.step, finite=not options.compared)
@@ -205,6 +203,23 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     dist.destroy_process_group()
     mark(DONE)
     return 0
+
+
+def _data(step: Step, rank: int, options: argparse.Namespace, begin: Position) -> tuple[Data, Digested | Identified | None]:
+    """The microbatches that a rank reads, and by what it is seen that all ranks read the same: by all that was read where
+    samples come as a stream or are compared with those of the unsplit model, else by the identity of the source. None where
+    nobody compares."""
+    world, whole = len(step.devices), options.compared
+    parts = None if whole else step.rows_read(rank)
+    data = open_data(options.data, step.module, begin.seed, step.microbatches, last=options.last_batch, parts=parts)
+    data.verify(rank, world)
+    if options.data == SYNTHETIC or (world == 1 and not whole):
+        return data, None
+    identity = None if whole else data.identity
+    if identity is not None:
+        return data, Identified(identity)
+    digested = Digested(data, step.microbatches, begin.step * step.microbatches)
+    return digested, digested
 
 
 def last_step(telling: Telling, done: int) -> int:

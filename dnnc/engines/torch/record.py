@@ -21,7 +21,7 @@ from dnnc.build.timeline import predicted
 from dnnc.build.trace import TraceEvent, to_perfetto
 from dnnc.build.training import Step
 from dnnc.data.faults import RanksReadOtherSamples
-from dnnc.data.repeated import Digested
+from dnnc.data.repeated import Digested, Identified
 from dnnc.engines.onnxruntime.write.build import TRACE
 from dnnc.engines.torch.faults import FileNotWritten, LossNotFinite
 from dnnc.engines.torch.launch.telling import Progressed
@@ -111,8 +111,8 @@ class Curve:
     that many steps before it receives.
 
     Ranks that read samples also send the digest of all samples so far: each runs the data function of ``source``, or reads its
-    host's file, by itself, and all must have got the same. ``digested``: the data that computes the digest; None if digests
-    need not be compared.
+    host's file, by itself, and all must have got the same. ``digested``: computes the digest; None if digests need not be
+    compared.
 
     ``losses``: on rank 0, the file to write, if any; ``report``: called with each step; ``finite``: whether a loss that is not
     finite ends the training; ``others``: the ranks that send to rank 0; ``parts``: on rank 0, its own parts of steps not yet
@@ -121,7 +121,7 @@ class Curve:
     step: Step
     rank: int
     source: str
-    digested: Digested | None
+    digested: Digested | Identified | None
     losses: Losses | None
     report: Callable[[Progressed], None]
     _: KW_ONLY

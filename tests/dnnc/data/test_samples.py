@@ -224,10 +224,14 @@ def test_seeds_of_dropouts_are_no_samples(tmp_path: Path, source: None) -> None:
         ({"labels": np.arange(8, dtype=np.int32)}, "array 'labels' holds int32; expected int64"),
         (
             {"x": np.zeros((8, 4), np.float32)},
-            "array 'x' has the shape [8, 4]; expected [samples, 3] with at least 4 samples",
+            "array 'x' has the shape [8, 4]; expected [samples, 3]",
         ),
-        ({"labels": np.zeros((8, 1), int)}, "array 'labels' has the shape [8, 1]; expected [samples] with at least 4 samples"),
-        ({"labels": np.arange(3)}, "array 'labels' has the shape [3]; expected [samples] with at least 4 samples"),
+        ({"labels": np.zeros((8, 1), int)}, "array 'labels' has the shape [8, 1]; expected [samples]"),
+        (
+            {"labels": np.arange(3)},
+            "the arrays hold different numbers of samples: x 8, mask 4, labels 3\n"
+            "  hint: rows of the same number belong together",
+        ),
         ({"scale": np.zeros(1, np.float32)}, "array 'scale' has the shape [1]; expected no dimensions"),
         (
             {"labels": np.arange(9)},
@@ -245,10 +249,10 @@ def test_arrays_that_do_not_fit_the_model(changed: dict[str, Any], told: str, tm
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("labels", 3, "'labels' holds 3; the model takes 0 to 2, or -100, which is ignored"),
-        ("labels", -1, "'labels' holds -1; the model takes 0 to 2, or -100, which is ignored"),
-        ("ids", 6, "'ids' holds 6; the model takes -6 to 5"),
-        ("ids", -100, "'ids' holds -100; the model takes -6 to 5"),
+        ("labels", 3, "'labels' holds 3 in sample 3; the model takes 0 to 2, or -100, which is ignored"),
+        ("labels", -1, "'labels' holds -1 in sample 3; the model takes 0 to 2, or -100, which is ignored"),
+        ("ids", 6, "'ids' holds 6 in sample 3; the model takes -6 to 5"),
+        ("ids", -100, "'ids' holds -100 in sample 3; the model takes -6 to 5"),
     ],
 )
 def test_indices_that_are_out_of_range(name: str, value: int, told: str, tmp_path: Path) -> None:
@@ -264,7 +268,7 @@ def test_indices_that_are_out_of_range(name: str, value: int, told: str, tmp_pat
     arrays[name][3, 1] = value
     np.savez(path, **arrays)
     with pytest.raises(InvalidInput) as caught:
-        open_data(str(path), INDICES, 0)
+        open_data(str(path), INDICES, 0).verify(0, 1)
     assert uncoded(caught.value) == f"{path}: error: {told}"
 
 
@@ -273,7 +277,8 @@ def test_a_label_of_a_function_that_is_out_of_range() -> None:
     data = open_data("source:indices", INDICES, 7)
     assert data.microbatch(1)["labels"].tolist() == [[2, 2], [2, 2]]
     with pytest.raises(
-        InvalidInput, match=r"^source:indices: error\[E0421\]: 'labels' holds 7; the model takes 0 to 2, or -100"
+        InvalidInput,
+        match=r"^source:indices: error\[E0421\]: 'labels' holds 7 in row 0 of microbatch 2; the model takes 0 to 2, or -100",
     ):
         data.microbatch(2)
 
@@ -300,7 +305,10 @@ def test_files_that_are_no_samples(tmp_path: Path) -> None:
     [
         ("none", "it returned None; expected an iterable of microbatches"),
         ("one", "it returned a value of type dict; expected an iterable of microbatches"),
-        ("numbers", "it yielded a value of type int; expected a dict of arrays"),
+        (
+            "numbers",
+            "it yielded a value of type int; expected a dict of arrays by input name, or a tuple of them in the order x, mask, labels, scale",
+        ),
         ("nothing", "it ended after 0 microbatches; training wants more"),
         ("short", "it ended after 2 microbatches; training wants more"),
         ("fails", "it raised KeyError: 'samples'"),
@@ -337,7 +345,7 @@ def test_functions_that_do_not_fit_the_model(name: str, told: str) -> None:
         (
             "data.csv",
             UsageError,
-            "--data data.csv: error: expected synthetic, a file FILE.npz, a folder of such files, or module:function",
+            "--data data.csv: error: expected synthetic, FILE.npz, FILE.npy, a folder of such files, or module:function",
         ),
     ],
 )
@@ -350,12 +358,12 @@ def test_functions_that_are_not_there(name: str, kind: type[DnncError], told: st
 @pytest.mark.usefixtures("source")
 def test_microbatches_are_kept_no_longer_than_a_step_wants_them() -> None:
     data: Any = open_data("source:good", MODEL, 0, microbatches=4)
-    data.microbatch(9)
-    assert sorted(data.recent) == [6, 7, 8, 9]
-    assert data.microbatch(6)["x"][0, 0] == 6
-    assert data.yielded == 10
+    data.microbatch(17)
+    assert sorted(data.recent) == [*range(12, 20)]
+    assert data.microbatch(12)["x"][0, 0] == 12
+    assert data.yielded == 20
     assert data.microbatch(5)["x"][0, 0] == 5  # from its start again
-    assert data.yielded == 6
+    assert data.yielded == 8
 
 
 @pytest.mark.usefixtures("source")
@@ -373,7 +381,7 @@ def test_a_function_that_draws_without_its_seed_is_found_when_it_is_called_again
     for name in ("source:good", "source:unseeded"):
         data = Repeated(open_data(name, MODEL, 3), name)
         first = data.microbatch(0)["x"]
-        data.microbatch(1)
+        data.microbatch(2)
         if name == "source:good":
             assert np.array_equal(data.microbatch(0)["x"], first)
             continue

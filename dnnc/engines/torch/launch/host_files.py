@@ -83,10 +83,12 @@ def sample_files(source: str) -> dict[str, OpenFile]:
     """The files of samples that ``--data`` names, open, by their names; none for a function or random samples. Raises
     InvalidInput."""
     path = Path(source.removeprefix(MICROBATCHES))
-    if source == SYNTHETIC or not (source.endswith(".npz") or source.startswith(MICROBATCHES) or path.is_dir()):
+    if source == SYNTHETIC or not (source.endswith((".npz", ".npy")) or source.startswith(MICROBATCHES) or path.is_dir()):
         return {}
-    paths = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    return {path.name: OpenFile(open_input(path, "samples")) for path in paths}
+    paths = sorted({*path.glob("*.npz"), *path.rglob("*.npy")}) if path.is_dir() else [path]
+    return {
+        one.relative_to(path).as_posix() if path.is_dir() else one.name: OpenFile(open_input(one, "samples")) for one in paths
+    }
 
 
 def received_files(
@@ -111,10 +113,11 @@ def data_source(source: str, data: Mapping[str, str], entries: Mapping[str, Open
         return source
     folder.mkdir()
     for name, key in data.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(f"/proc/{os.getpid()}/fd/{entries[key].descriptor}")
     if source.startswith(MICROBATCHES):
         return f"{MICROBATCHES}{folder}"
-    return str(folder / next(iter(data))) if source.endswith(".npz") else str(folder)
+    return str(folder / next(iter(data))) if source.endswith((".npz", ".npy")) else str(folder)
 
 
 __all__ = ["HostFiles", "data_source", "host_files", "received_files", "sample_files"]

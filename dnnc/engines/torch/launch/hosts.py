@@ -188,7 +188,7 @@ class HostsOfTraining:
             f"{label} of host {self.hosts.of[device]}" if several else label
             for label, device in zip(build.labels, build.devices, strict=True)
         ]
-        alike = ("steps", "data", "seed", "every", "timeout", "threads", "slow", "compared")
+        alike = ("steps", "data", "last_batch", "seed", "every", "timeout", "threads", "slow", "compared")
         train = {name: getattr(options, name) for name in alike}
         train |= {"nodes": len(self._there), "checkpoint": options.checkpoint is not None, "out": options.out is not None}
         resumed_from = options.resume.where if options.resume is not None else ""

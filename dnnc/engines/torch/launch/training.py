@@ -62,13 +62,15 @@ _SLACK = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``, ``secret``: how many
+    """What a person asks of ``dnnc train``. ``steps``: to train now. ``last_batch``: ``drop`` or ``use``, empty where nothing
+    is said. ``nodes``, ``node``, ``meeting``, ``secret``: how many
     hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
     ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes. ``compared``: whoever starts this
     judges losses and weights, also those that are no finite numbers. ``emulate``: the hosts are not those of the plan."""
 
     steps: int = 1
     data: str = "synthetic"
+    last_batch: str = ""
     seed: int = 0
     checkpoint: Path | None = None
     every: int = 0
@@ -84,10 +86,15 @@ class TrainOptions:
     compared: bool = False
     emulate: bool = False
 
+    @property
+    def begin(self) -> int:
+        """The steps that are done before."""
+        return self.resume.position.step if self.resume is not None else 0
+
     def arguments(self) -> list[str]:
         """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
         words = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
-        words += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        words += ["--last-batch", self.last_batch, "--timeout", str(self.timeout), "--threads", str(self.threads)]
         words += ["--compared"] * self.compared
         words += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
@@ -97,7 +104,10 @@ class TrainOptions:
     def alike(self, digest: str) -> dict[str, Any]:
         """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
         more = {"build": digest, "--steps": self.steps, "--seed": self.seed, "--every": self.every}
-        data = "a file of samples" if self.data.endswith(".npz") else self.data  # ranks compare the samples themselves
+        more["--last-batch"] = self.last_batch or "not given"
+        data = (
+            "a file of samples" if self.data.endswith((".npz", ".npy")) else self.data
+        )  # ranks compare the samples themselves
         resumed = "none"
         if self.resume is not None:
             position = self.resume.position
