@@ -224,12 +224,12 @@ class Build:
         retries: int = 0,
         on_step: Callable[[Progressed], None] | None = None,
     ) -> Training:
-        """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, an ``.npz`` of them, or a
-        folder of such files, or of ``.npy``; a dataset or ``DataLoader`` of PyTorch; ``"module:function"``; or an iterable of
-        batches, of a microbatch or a step each, by input name or in the order of ``inputs``. Samples are shuffled in each epoch,
-        those of a loader as it says. ``last_batch``: ``"drop"`` or ``"use"`` the last batch of an epoch, which the samples do
-        not fill (default: drop, or as a loader says). ``checkpoint``: a folder for weights and optimizer
-        state after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
+        """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, an ``.npz`` of them, or
+        a folder of such files, or of ``.npy``; a dataset or ``DataLoader`` of PyTorch; ``"module:function"``; or an iterable
+        of batches, of a microbatch or a step each, by input name or in the order of ``inputs``. Samples are shuffled in each
+        epoch, those of a loader as it says. ``last_batch``: ``"drop"`` or ``"use"`` the last batch of an epoch, which the
+        samples do not fill (default: drop, or as a loader says). ``checkpoint``: a folder for weights and optimizer state
+        after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
         timeline. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are; ``hosts`` and
         ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
         where a process or a host was lost. ``on_step`` is called after each step.

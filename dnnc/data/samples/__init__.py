@@ -3,8 +3,8 @@
 - ``source``: the sources by name, and what each step adds to them: the seed of dropouts, the number of labels that count;
 - ``order``: which samples a microbatch has: shuffled in each epoch, and what becomes of a last batch that they do not fill;
 - ``shards``, ``columns``: samples in files, mapped into memory, of which each rank reads its part;
-- ``stream``: batches that a function of a person's yields, one after another; ``datasets``: samples that are asked for by number,
-  as PyTorch's datasets and loaders have them;
+- ``stream``: batches that a function of a person's yields, one after another; ``datasets``: samples that are asked for by
+  number, as PyTorch's datasets and loaders have them;
 - ``given``: microbatches in files, which a Python program's data become while they train;
 - ``arrays``: what an array must be to fit an input.
 """

@@ -88,8 +88,8 @@ def rows_of(port: ValueInfo) -> int:
 def as_array(name: str, value: Any, where: str) -> Any:
     """A copy of a value as an array: functions fill their buffers anew, and steps are read ahead."""
     try:
-        return np.array(value)
-    except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
+        return np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except Exception as error:  # elements that numpy lacks, lists of unequal length
         raise InvalidInput(YieldedNoArray(name, str(error)), where=where) from error
 
 

@@ -32,8 +32,8 @@ _CHUNK = 1 << 22
 
 @dataclass
 class Column:
-    """``crc``: of the bytes of its entry of an ``.npz``, None of an ``.npy``; ``head``: the bytes of that entry before the first
-    element; ``load``: gives the array; ``stamp``: of the file when it was opened."""
+    """``crc``: of the bytes of its entry of an ``.npz``, None of an ``.npy``; ``head``: the bytes of that entry before the
+    first element; ``load``: gives the array; ``stamp``: of the file when it was opened."""
 
     path: Path
     name: str

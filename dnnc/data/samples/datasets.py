@@ -1,10 +1,9 @@
 """Samples that are asked for by number, as PyTorch's map-style datasets have them, alone or behind a ``DataLoader``.
 
 Each reader asks for the samples of the rows that it uses. A dataset is shuffled by the seed in each epoch; a loader's sampler
-says the order, with the random numbers of Python, numpy and torch seeded for each epoch. They are seeded for each sample too, by
-its number and the epoch, so augmentations are the same on each rank, and after a stop. PyTorch is never imported here: who
-gives such an object has.
-"""
+says the order, with the random numbers of Python, numpy and torch seeded for each epoch. They are seeded for each sample too,
+by its number and the epoch, so augmentations are the same on each rank, and after a stop. PyTorch is never imported here: who
+gives such an object has."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import NoSamples, OtherBatch, TooFewSamples, YieldedWrongArray
-from dnnc.data.samples.arrays import Inputs, empty, rows_of
+from dnnc.data.samples.arrays import Inputs, empty
 from dnnc.data.samples.order import Batches, Order, shuffled
 from dnnc.data.samples.stream import FAULTS, named_arrays, raised
 from ir.core.diagnostics import InvalidInput
@@ -195,7 +194,18 @@ class Dataset:
         return arrays
 
     def _arrays(self, keys: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
-        """The arrays of these samples, one behind the other."""
+        """The arrays of these samples, one behind the other, each of which is asked for once."""
+        alone = list(dict.fromkeys(keys))
+        if len(alone) == len(keys):
+            return self._asked(alone)
+        arrays, places = self._asked(alone), np.array([alone.index(key) for key in keys])
+        for port in self.inputs.ports:
+            if port.shape:
+                each = self.inputs.each(port)
+                arrays[port.name] = arrays[port.name][(places[:, None] * each + np.arange(each)).ravel()]
+        return arrays
+
+    def _asked(self, keys: Sequence[tuple[int, int]]) -> dict[str, Any]:
         try:
             if self.collate is not None:
                 samples = [Seeded(self.dataset, self.seed)[key] for key in keys]
@@ -209,7 +219,7 @@ class Dataset:
         except FAULTS as error:
             raise raised(error, self.source) from error
 
-    def _as_rows(self, item: Any, count: int) -> Mapping[str, Any]:
+    def _as_rows(self, item: Any, count: int) -> dict[str, Any]:
         """The arrays of so many samples. Raises InvalidInput for what does not fit the model."""
         arrays = named_arrays(item, self.inputs, self.source)
         for port in self.inputs.ports:

@@ -5,7 +5,6 @@ processes, read these while it writes the next ones (``Feed``).
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +14,8 @@ from typing import Any
 
 from dnnc.data.npz import write_npz
 from dnnc.data.samples.arrays import Inputs, empty, fitting
-from dnnc.data.samples.datasets import seeded
 from dnnc.data.samples.columns import Column, columns_of_npz
+from dnnc.data.samples.datasets import seeded
 from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput
 from ir.system.scratch import whole_file
 
@@ -68,9 +67,9 @@ class GivenMicrobatches:
 
 @dataclass
 class Feed:
-    """Writes the microbatches from ``first`` up to ``end`` to ``folder`` from a thread of its own, ``AHEAD`` steps before they are
-    used, and removes those that were. ``read``: gives a microbatch by its number; ``kept``: nothing is removed, since training
-    may begin again."""
+    """Writes the microbatches from ``first`` up to ``end`` to ``folder`` from a thread of its own, ``AHEAD`` steps before they
+    are used, and removes those that were. ``read``: gives a microbatch by its number; ``kept``: nothing is removed, since
+    training may begin again."""
 
     folder: Path
     read: Callable[[int], Mapping[str, Any]]

@@ -1,4 +1,5 @@
-"""Samples in files: an ``.npz``, an ``.npy`` of the one input of a model, or a folder of shards, whose samples count as one list.
+"""Samples in files: an ``.npz``, an ``.npy`` of the one input of a model, or a folder of shards, whose samples count as one
+list.
 
 A shard is an ``.npz``, or an ``.npy`` for each input, called as the input, with the name of the shard before or behind it:
 ``x.npy``; ``0001/x.npy``; ``x-0001.npy``, ``0001.x.npy``. The first dimension of an array counts samples; an input without

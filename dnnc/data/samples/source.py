@@ -42,8 +42,8 @@ from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Module
 from ir.ops.grads import ASSIGN, MASK
-from passes.graph.graph import reads
 from passes.costs.learning import IGNORED, StepLoss
+from passes.graph.graph import reads
 
 POOL = 16
 """Number of random microbatches, which repeat."""
@@ -87,7 +87,8 @@ def open_data(
     says. ``parts``: the rows that the reader uses of each input, as ``Inputs`` has them. Raises UsageError, InvalidInput."""
     data = _opened(source, module, seed, microbatches, last, parts)
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
-    if loss.counted and (parts is None or loss.counted in parts):
+    alike = isinstance(data, Stream)  # all readers are compared by all that they read
+    if loss.counted and (parts is None or loss.counted in parts or alike):
         (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
         data = _Counted(data, loss, user_dtype(ValueInfo.of(loss.counted, counted).dtype), microbatches)
     return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
@@ -96,8 +97,8 @@ def open_data(
 def given_data(
     value: Iterable[Any], module: Module, seed: int, microbatches: int, last: str, first: int
 ) -> Callable[[int], Mapping[str, Any]]:
-    """Gives the microbatches of an object of a Python program by number. A dataset or a loader has epochs, and begins with number
-    0; another iterable is read once, and begins with ``first``. Raises InvalidInput."""
+    """Gives the microbatches of an object of a Python program by number. A dataset or a loader has epochs, and begins with
+    number 0; another iterable is read once, and begins with ``first``. Raises InvalidInput."""
     inputs = _inputs(module, None)
     if _has_epochs(value):
         return _of_object(value, inputs, module, seed, microbatches, last, "data").microbatch

@@ -1,5 +1,5 @@
-"""Batches that come one after another, from a function or an object of a person's: a dict of arrays by input, or a tuple of them
-in the order of the inputs, as many samples as a microbatch takes, or as a step.
+"""Batches that come one after another, from a function or an object of a person's: a dict of arrays by input, or a tuple of
+them in the order of the inputs, as many samples as a microbatch takes, or as a step.
 
 Each reader reads all of them: what is in a batch is only known when it is there.
 """
@@ -24,9 +24,9 @@ Arrays = dict[str, Any]
 
 @dataclass
 class Stream:
-    """``opened``: called with the number of an epoch, gives its batches; None where there are no more epochs. ``usable``: raises
-    InvalidInput where a batch of so few samples cannot be used. ``recent``: the microbatches of the last two steps, since a
-    step may read one twice. To read an earlier one, all is read again."""
+    """``opened``: called with the number of an epoch, gives its batches; None where there are no more epochs. ``usable``:
+    raises InvalidInput where a batch of so few samples cannot be used. ``recent``: the microbatches of the last two steps,
+    since a step may read one twice. To read an earlier one, all is read again."""
 
     inputs: Inputs
     batches: Batches
@@ -59,7 +59,7 @@ class Stream:
     def _steps(self) -> Iterator[list[Arrays]]:
         """The microbatches of each step. Raises InvalidInput where they end, and for what does not fit the model."""
         read, epoch, each = 0, 0, self.batches.microbatches
-        while (opened := self._guarded(lambda: self.opened(epoch))) is not None:
+        while (opened := self._guarded(partial(self.opened, epoch))) is not None:
             items, step, before = iter(opened), list[Arrays](), read
             while (item := self._next(items)) is not _END:
                 found = self._microbatches(item, read, items)

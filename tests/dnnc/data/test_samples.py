@@ -307,7 +307,7 @@ def test_files_that_are_no_samples(tmp_path: Path) -> None:
         ("one", "it returned a value of type dict; expected an iterable of microbatches"),
         (
             "numbers",
-            "it yielded a value of type int; expected a dict of arrays by input name, or a tuple of them in the order x, mask, labels, scale",
+            "it yielded a value of type int; expected a dict of arrays by input name, or a tuple of them",
         ),
         ("nothing", "it ended after 0 microbatches; training wants more"),
         ("short", "it ended after 2 microbatches; training wants more"),

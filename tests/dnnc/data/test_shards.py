@@ -108,8 +108,7 @@ def test_a_wrong_sample_is_told_by_file_and_number(kind: str, name: str, value: 
         except InvalidInput as error:
             messages.append(error.diagnostics[0])
     with pytest.raises(InvalidInput) as caught:
-        for number in range(4):
-            data[0].microbatch(number)
+        [data[0].microbatch(number) for number in range(4)]
     assert messages == [*caught.value.diagnostics]
     assert f"{told} in sample 5" in messages[0].message
     file = {
@@ -160,7 +159,7 @@ def test_other_samples_have_another_identity(kind: str, tmp_path: Path) -> None:
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.sampled_from(["drop", "use"]), st.integers(0, 9))
 @settings(deadline=None)
 def test_an_epoch_has_each_sample_once(count: int, units: int, microbatches: int, last: str, seed: int) -> None:
-    """All of them where the last batch is used; with it left out, as many as fill batches. Numbers give the same in any order."""
+    """All of them where the last batch is used, else as many as fill batches. Numbers give the same in any order."""
     batches = Batches(units, microbatches, last)
     steps = batches.in_epoch(count)
     assert steps == (-(-count // (units * microbatches)) if last == "use" else count // (units * microbatches))
