@@ -63,8 +63,6 @@ from passes.plan.written import written
 from passes.solvers.work import now, sufficient_gap
 
 INTERRUPTED = "interrupted: the best plan so far"
-MOST_LIMITS = 3
-"""Searches of plans in stages, each under a lower limit of memory than the one before."""
 IN_STAGES = 8
 """Microbatches of a training step in stages unless the option says how many."""
 REASONS = {
@@ -243,8 +241,7 @@ class ShardPass(Pass):
         return replace(found, searched=(*missing, *found.searched))
 
     def in_stages(self, module: Module, topology: Topology, context: PassContext) -> Module:
-        """The function in stages. A plan whose stages exceed a device's memory once they are written (the search does not count
-        all buffers) is searched again with as many bytes spare."""
+        """The function in stages."""
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(NotInRange("stages", self.stages, "0 or more"), where=self.name)
@@ -255,25 +252,13 @@ class ShardPass(Pass):
         if math.prod(sizes) * self.stages > count:
             fault = TooFewDevices(self.stages, self.mesh, math.prod(sizes) * self.stages, count)
             raise Infeasible(fault, where=self.name)
-        ends = now() + self.time_limit
-        bound, spare, reason = math.inf, 0, ""
-        for _ in range(MOST_LIMITS):
-            plan, least = self.search_stages(module, topology, spare, max(1.0, ends - now()), context)
-            bound = min(bound, least)  # that of the first search, without spare bytes, is one of all plans
-            if plan is None:
-                break
+        plan, bound, reason = self.search_stages(module, topology, context)
+        if plan is not None:
             record = self.record(module, topology, plan.value, bound, _certificate_in_stages(plan, self), context)
             result = written(module, plan.stages, record, memory=self.memory)
-            excess, index, text = overfull(result, topology, self.memory)
+            excess, _, reason = overfull(result, topology, self.memory)
             if excess <= 0:
-                return (self.without_replicas(module, topology, context, ends, result) if spare else None) or result
-            rows = result.first(Plan)
-            uncounted = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
-            spare, reason = max(spare + excess, uncounted), reason or text
-            if plan.interrupted:
-                break
-        if spare and (other := self.without_replicas(module, topology, context, ends, None, bound)) is not None:
-            return other
+                return result
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
             return self.on_one_mesh(module, context, bound)
         if context.incumbent is not None:
@@ -282,32 +267,6 @@ class ShardPass(Pass):
         error = Infeasible(NoPlanFits(reason) if reason else NoPlanOfStages(stages), where=topology.name)
         error.proven, error.bound = bound == math.inf, bound
         raise error
-
-    def without_replicas(
-        self,
-        module: Module,
-        topology: Topology,
-        context: PassContext,
-        ends: float,
-        result: Module | None,
-        bound: float = math.inf,
-    ) -> Module | None:
-        """A plan without replicas that is better than ``result`` (None: there is none, ``bound`` is of all plans). Where plans
-        with replicas do not fit once they are written, the bytes to spare are taken from meshes that fit, too."""
-        found = result.first(Plan) if result is not None else None
-        if self.replicas == 1 or self.training or self.strategy:
-            return None
-        try:
-            alone = replace(self, replicas=1, time_limit=max(1.0, ends - now()))
-            other = alone.in_stages(module, topology, context)
-        except (Infeasible, NoBetterPlan):
-            return None
-        plan = other.first(Plan)
-        assert plan is not None
-        if found is not None and plan.value >= found.value:
-            return None
-        least = min(bound if found is None else found.bound, plan.bound)
-        return other.replace(plan, assessed(plan, other.entry, plan.value, least, AGREE))
 
     def on_one_mesh(self, module: Module, context: PassContext, bound: float) -> Module:
         """The function on one mesh, whose search looks longer for a plan that fits; ``bound``: of plans in stages. Raises
@@ -334,11 +293,8 @@ class ShardPass(Pass):
 
         return shares
 
-    def search_stages(
-        self, module: Module, topology: Topology, spare: int, seconds: float, context: PassContext
-    ) -> tuple[StagesPlan | None, float]:
-        """The best plan in stages where each device has ``spare`` bytes less, None where nothing fits or is better than the
-        incumbent; and a bound of all such plans."""
+    def search_stages(self, module: Module, topology: Topology, context: PassContext) -> tuple[StagesPlan | None, float, str]:
+        """The best plan in stages, None where nothing fits or is better than the incumbent; and a bound of all of them."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
         replicas = 1 if self.training or self.strategy else self.replicas or len(topology.devices)
@@ -360,7 +316,6 @@ class ShardPass(Pass):
                 context.analyses.get(folding, module.entry, module),
                 among,
                 memory=self.memory,
-                spare=spare,
                 uneven=self.uneven,
                 training=self.training,
                 microbatches=self.step_microbatches,
@@ -374,13 +329,18 @@ class ShardPass(Pass):
         gap = self.gap
         if context.incumbent is not None and gap >= ENOUGH_PROVEN:  # else less was asked for
             gap = max(gap, sufficient_gap(len(module.entry.ops), len(topology.devices)))
-        began, on_one = time.perf_counter(), math.inf  # of training on one mesh, where sums of gradients may be hidden
+        began, on_one, missing = (
+            time.perf_counter(),
+            math.inf,
+            "",
+        )  # of training on one mesh, where sums of gradients may be hidden
         try:
             if self.strategy:
-                plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, seconds), 0.0
+                plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit), 0.0
             else:
                 search = searching(meshes)
-                plan, bound = search.search(self.stages, seconds), search.bound
+                plan, bound = search.search(self.stages, self.time_limit), search.bound
+                missing = search.nearest(self.stages) if plan is None else ""
                 if self.training and avoids_sums(module):
                     unsummed = searching(meshes, overlap=UNSUMMED)
                     unsummed.bounded(self.stages, now() + BOUNDING, exact=False)
@@ -391,8 +351,8 @@ class ShardPass(Pass):
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None, min(bound, on_one)
-        if plan.unsharded and not spare:
+            return None, min(bound, on_one), missing
+        if plan.unsharded:
             context.sink.warn(NotSplit(tuple(plan.unsharded)), where=self.name)
         context.count(
             self.name,
@@ -404,7 +364,7 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, min(max(bound, plan.bound), on_one)
+        return plan, min(max(bound, plan.bound), on_one), ""
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:

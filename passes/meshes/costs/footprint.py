@@ -134,9 +134,13 @@ def overfull(module: Module, topology: Topology, memory: int = 0) -> tuple[int, 
             limit = memory or topology.memory(topology.device(name))
             if limit is not None and row.memory - limit > most:
                 most, index = row.memory - limit, row.index
-                kinds = f"{row.weights} of weights, {row.workspace} of workspace, {row.buffers} of buffers"
-                text = f"stage {row.index} needs {row.memory} bytes on {name} ({kinds}), {most} more than there are"
+                text = lacking(f"stage {index} needs", Footprint(row.weights, row.workspace, row.buffers), name, limit)
     return most, index, text
 
 
-__all__ = ["Footprint", "footprint", "overfull"]
+def lacking(who: str, needs: Footprint, device: str, limit: float) -> str:
+    """A sentence on what is missing."""
+    return f"{who} {needs.total} bytes on {device} ({needs}), {math.ceil(needs.total - limit)} more than there are"
+
+
+__all__ = ["Footprint", "footprint", "lacking", "overfull"]

@@ -1,10 +1,10 @@
 """What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
 
 At first: each op's seconds, fused where it may be, as it is cut best (``speeds.Cuts``), its overhead whole; the least bytes of
-weights; the least parts of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as
-many devices. Then all runs of the form at once: its own least seconds by op, and the tables of its units (``chains``), without
-a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in plans, the solution of
-the run's problem, with borders in the layouts that suit best.
+weights, workspace and buffers (``workspace``); the least parts of what crosses (``crossings``). No problem is built for a form
+of mesh before a plan uses one of as many devices. Then all runs of the form at once: its own least seconds by op, and the
+tables of its units (``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end,
+for single runs in plans, the solution of the run's problem, with borders in the layouts that suit best.
 
 All this is of one microbatch, without the hand-over that a device of a plan on several spends on each in inference. A table of
 a block (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
@@ -42,6 +42,7 @@ from passes.partition.chain.crossings import Link, Links, stages_needed, volumes
 from passes.partition.chain.pipeline import Sequenced, StageRun, Table, alike
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
+from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts.mesh.named import named_plan, restricted
 from passes.partition.layouts.mesh.speeds import Cuts
 from passes.partition.layouts.problem.build import Builder, ShardInput
@@ -58,13 +59,15 @@ WIDER = 4.0
 
 @dataclass(slots=True)
 class Form:
-    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``compute``: seconds that the ops
+    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``bytes``: of
+    weights, and in training of what is kept for a backward pass, at least; ``compute``: seconds that the ops
     of the whole function need at least, whatever is exchanged. ``cutter`` and ``chain`` where it has been built; ``prices`` of
     memory under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
 
     mesh: DeviceMesh
     core: Floats
     whole: Floats
+    bytes: Floats
     compute: float
     cutter: Cutter | None = None
     chain: Chain | None = None
@@ -98,7 +101,6 @@ class Bounding:
         meshes: Submeshes,
         *,
         memory: int = 0,
-        spare: int = 0,
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
@@ -107,14 +109,14 @@ class Bounding:
         overlap: float | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
-        ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the
-        plan of that name (``named``) of the whole function, on meshes of one shape; raises UnfitError where there is none.
-        ``overlap``: as of ``build``; then bounds alone mean something."""
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so many
+        ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the plan of that name (``named``) of the
+        whole function, on meshes of one shape; raises UnfitError where there is none. ``overlap``: as of ``build``; then bounds
+        alone mean something."""
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy, self.overlap = strategy, overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
-        self.memory, self.spare = memory, spare
+        self.memory = memory
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
@@ -137,9 +139,8 @@ class Bounding:
             for _, rule in rules(module, module.entry)
         ]
         self.least_bytes = self.least_memory(self.base)
-        cores = [(mesh, self.cheapest(mesh)) for mesh in meshes.forms]
-        empty = self.volumes.enter.shape
-        self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
+        self.workspace = Workspace(self.base, self.units, module.resources, training=training, microbatches=microbatches)
+        self.forms = [self.cheapest(mesh) for mesh in meshes.forms]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
@@ -162,8 +163,7 @@ class Bounding:
         return found
 
     def limit(self, mesh: DeviceMesh) -> int | None:
-        limit = mesh.limited(self.memory).memory
-        return None if limit is None else max(1, limit - self.spare)
+        return mesh.limited(self.memory).memory
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -178,6 +178,8 @@ class Bounding:
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
                     np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
+            if (limit := self.limit(form.mesh)) is not None:
+                table[self.needs(form, before) > limit * (1 + TIGHT)] = np.inf
             table = (table + self.handover(block)) / block.replicas
             if block.size == 1:
                 table[:1, -1] -= self.handover(block)  # the whole function on one device
@@ -195,6 +197,7 @@ class Bounding:
     def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
         limit, count = self.limit(form.mesh), self.units.count
+        room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before)
         found = np.zeros((count, count + 1))
         ends = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
         for price in form.prices:
@@ -202,9 +205,24 @@ class Bounding:
             if key not in form.rows:
                 form.rows[key] = chain.rows(price, [chain.entering(cut, links[0], before) for cut in range(count)])
             for cut in range(1, count + 1):
-                least = (form.rows[key][cut] + ends[cut]).min(axis=1) - price * (limit or 0.0)
+                least = (form.rows[key][cut] + ends[cut]).min(axis=1) - price * room[:cut, cut]
                 np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
         return found
+
+    def beside_weights(self, form: Form, alike: bool) -> tuple[Floats, Floats]:
+        """Bytes of workspace and of buffers that runs need at least; ``alike``: whether the stage before has the same shape."""
+        given = form.cutter.given if form.cutter is not None else None
+        return self.workspace.inside(form.mesh, given), self.workspace.received(form.mesh, given, alike)
+
+    def needs(self, form: Form, alike: bool) -> Floats:
+        """Bytes that runs need at least."""
+        workspace, buffers = self.beside_weights(form, alike)
+        return form.bytes + workspace + buffers
+
+    def room(self, form: Form, limit: float, alike: bool) -> Floats:
+        """Bytes that runs have for weights at most, where a device has ``limit``."""
+        workspace, buffers = self.beside_weights(form, alike)
+        return limit - workspace - buffers
 
     def transfers(self, devices: int, before: bool, behind: bool) -> Floats:
         """Seconds that the search of a run over the best link (``over_best``) may have counted already: of the value between it
@@ -220,7 +238,11 @@ class Bounding:
         often = dict[int, int]()  # the most replicas of each form
         for block in self.blocks:
             often[block.form] = max(block.replicas, often.get(block.form, 1))
-        cores = [form.core / often.get(number, 1) for number, form in enumerate(self.forms)]
+        cores = []
+        for number, form in enumerate(self.forms):
+            most_bytes = self.limit(form.mesh)
+            fits = True if most_bytes is None else self.needs(form, True) <= most_bytes * (1 + TIGHT)
+            cores.append(np.where(fits, form.core / often.get(number, 1), np.inf))
         core, count = np.minimum.reduce(cores), self.units.count
         limit, few = math.inf, 0
         while True:
@@ -235,9 +257,9 @@ class Bounding:
         self.tables = {}
         return most_sent > 1
 
-    def cheapest(self, mesh: DeviceMesh) -> Floats:
-        """Without the problem on the mesh: every op cut as suits it best, every weight divided evenly. Where parts may differ,
-        a small device may have less than others: then all have the room of the largest."""
+    def cheapest(self, mesh: DeviceMesh) -> Form:
+        """A form by what is known without the problem on the mesh: every op cut as suits it best, every weight divided evenly.
+        Where parts may differ, a small device may have less than others: then all have the room of the largest."""
         share = 1.0 / math.prod(mesh.sizes)
         unequal = self.uneven or bool(mesh.shares)
         room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
@@ -256,7 +278,8 @@ class Bounding:
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
         bytes_ = self.least_bytes * min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
-        return self.table_of(work, bytes_, self.limit(mesh))
+        core = self.table_of(work)
+        return Form(mesh, core, np.zeros(core.shape), bytes_, float(core[:1, -1].sum()))
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
         """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
@@ -278,11 +301,10 @@ class Bounding:
             alone = alone * (1 + self.recomputes) + max(back, launches(op, gradients) * type_.launch)
         return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 
-    def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
+    @staticmethod
+    def table_of(work: list[float]) -> Floats:
         sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
         table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
-        if limit is not None:
-            table[bytes_ > limit * (1 + TIGHT)] = np.inf
         table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
         return table
 
@@ -310,7 +332,8 @@ class Bounding:
         problem = given.problem
         quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
-        table = self.table_of(work, self.least_memory(given), self.limit(form.mesh))
+        table = self.table_of(work)
+        form.bytes = np.maximum(form.bytes, self.least_memory(given))
         np.maximum(form.core, table, out=form.core)
         form.compute = max(form.compute, float(table[:1, -1].sum()))
         free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
@@ -385,7 +408,8 @@ class Bounding:
         chain, links = form.chain, self.beside[run.block]
         assert chain is not None
         before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
-        price = chain.within(run.first, run.behind, before, after, limit, form.prices, until=ends).price
+        room = float(self.room(form, limit, sides[0])[run.first, run.behind])
+        price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)
@@ -404,8 +428,11 @@ class Bounding:
         problem = cutter.cut(ops, Border(receive, send)).given.problem
         self.solved += 1
         seconds = max(0.1, min(LONGEST, ends - now()))
+        limit, room = self.limit(form.mesh), None
+        if limit is not None:  # that of every run around it too
+            room = float(self.room(form, limit, True)[: run.first + 1, run.behind :].max())
         try:
-            bound = solve(problem, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
+            bound = solve(problem, memory=room, seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
         except NoPlanError:
             bound = math.inf
         crossing = math.fsum(float(row.max()) for row in (*receive.values(), *send.values()))

@@ -289,6 +289,8 @@ class Chain:
         """The best bound of a run that must fit into ``limit`` bytes, and a way that fits; ``known``: prices to begin with. The
         lines of a way that fits and of one that does not meet at the next price to try (Everett 1963). After the time ``until``
         (of ``now``) none is tried but those known."""
+        if limit is not None and limit < 0:
+            return Within(math.inf, 0.0, None)
         dense: Way | None = None
         sparse: tuple[float, Way] | None = None
         best, bound, price = 0.0, 0.0, 0.0

@@ -1,9 +1,10 @@
 """The stages of a sequence solved one after the other, each given the layouts in which the stages before it send.
 
 The plan of a stage is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the
-stage is searched as a whole. Each stage makes a value that later stages read in the layout that is cheapest for itself; the
-transfer is charged to both by the links between their devices (``passes.meshes.costs.cross_mesh``). Of replicas the slowest
-link counts, and a stage with r of them is worth a r-th of its seconds.
+stage is searched as a whole. It fits its devices with all that the written plan counts: weights, workspace and buffers. Each
+stage makes a value that later stages read in the layout that is cheapest for itself; the transfer is charged to both by the
+links between their devices (``passes.meshes.costs.cross_mesh``). Of replicas the slowest link counts, and a stage with r of
+them is worth a r-th of its seconds.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from ir.core.module import Func
 from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
+from ir.ops.rows import edge_slots
 from passes.costs.learning import InFlight
+from passes.costs.liveness import SLOTS
 from passes.costs.network import Network
 from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes
+from passes.meshes.costs.footprint import lacking
 from passes.meshes.costs.price import Decisions, price
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import DeviceMesh
@@ -28,7 +34,10 @@ from passes.partition.chain.borders import Border, Cutter, StageInput
 from passes.partition.chain.bounding import Bounding, Form
 from passes.partition.chain.chains import Chain
 from passes.partition.chain.pipeline import StageRun
-from passes.partition.layouts.decide import decisions_of, truthful_plan
+from passes.partition.layouts.decide import decisions_of, truthful, truthful_plan
+from passes.partition.layouts.mesh.alive import Alive
+from passes.partition.layouts.mesh.fitting import Fitter
+from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.descent import descend
 from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve
@@ -42,22 +51,65 @@ SHARE = 0.2
 """Part of the time left that all searches of the stages of one sequence take together, but for these ``LEAST``."""
 NEAR = 1e-3
 """Relative gap at which a plan by the tables of units needs no search."""
+MOST_TRIES = 5
+"""Limits of weights under which a plan is looked for that fits with all that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """A stage that is to be solved: the ``run`` and its ``ops``, its problem, cut by ``cutter``, and its ``border``;
+    ``in_flight``: of how many microbatches it holds what their backward passes need; ``buffers``: bytes of those for what it
+    receives."""
+
+    run: StageRun
+    ops: tuple[int, ...]
+    cutter: Cutter
+    problem: StageInput
+    border: Border
+    in_flight: int
+    buffers: int = 0
+
+    @property
+    def given(self) -> ShardInput:
+        return self.problem.given
+
+    def made(self, choices: Sequence[int], name: str) -> int:
+        """The number of the layout in which the stage makes a value."""
+        maker, result = self.cutter.given.problem.values[self.cutter.number[name]].maker
+        kind = self.given.problem.node(node := self.ops.index(maker))
+        return self.given.layout_number(name, int(kind.makes[result][choices[node]]))
+
+    def decisions(self, choices: Sequence[int]) -> Decisions:
+        """A plan by names, with the layouts in which values arrive and leave."""
+        inside, given = decisions_of(self.given, choices), self.given
+        entering = {
+            name: given.layouts[name].placements[given.problem.node(node).makes[0][choices[node]]]
+            for node, name in self.problem.entering.items()
+        }
+        whole: Placements = (Replicate(),) * len(given.mesh.axes)
+        leaving = {
+            name: whole if name in self.border.whole else given.layouts[name].placements[self.made(choices, name)]
+            for name in sorted(self.border.send)
+        }
+        learning = given.trained & entering.keys()
+        return Decisions(inside.strategies, inside.kept, inside.outputs, entering, leaving, learning)
 
 
 @dataclass(frozen=True, slots=True)
 class SolvedStage:
-    """A stage with its plan. ``work``: seconds of a microbatch without transfers to and from other stages; ``leaving``: the
-    layouts of the values that it sends; ``in_flight``: of how many microbatches it holds what their backward passes need;
-    ``others``: the devices of further replicas."""
+    """A stage with its plan. ``work``: seconds of a microbatch without transfers to and from other stages."""
 
-    ops: tuple[int, ...]
-    mesh: DeviceMesh
-    stage: StageInput
+    stage: StageTask
     plan: ShardPlan
     work: float
-    leaving: Mapping[str, Placements]
-    in_flight: int
-    others: tuple[str, ...] = ()
+
+    @property
+    def ops(self) -> tuple[int, ...]:
+        return self.stage.ops
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        return self.stage.run.block.mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +147,8 @@ class StageSolver:
         self.crossing = Crossing(topology, net)
         self.plans: dict[object, ShardPlan | None] = {}
         self.until = math.inf
+        self.nearest = ""
+        """What the last stage lacks for which no plan was found that fits."""
 
     def solve(self, runs: Sequence[StageRun], ends: float) -> SolvedStages | int:
         """The stages of ``runs``, or the number of the first one that does not fit; ``ends``: when (of ``now``) the search that
@@ -111,8 +165,8 @@ class StageSolver:
         seconds, sends = [0.0] * len(sequence.runs), dict[str, float]()
         stages = []
         for number, (run, ops) in enumerate(zip(sequence.runs, sequence.ops, strict=True)):
-            cutter, mesh = self.bounding.cutter(self.bounding.forms[run.block.form]), run.block.mesh
-            everywhere: Placements = (Replicate(),) * len(mesh.axes)
+            cutter = self.bounding.cutter(self.bounding.forms[run.block.form])
+            everywhere: Placements = (Replicate(),) * len(run.block.mesh.axes)
             entering, leaving = cutter.crossing(ops)
             arriving = {}
             for name in entering:
@@ -123,12 +177,18 @@ class StageSolver:
             whole = frozenset(name for name in leaving if not all(sequence.alike(number, r) for r in readers[name]))
             send = {name: self.send_seconds(sequence, cutter, name, number, readers[name]) for name in leaving}
             border, in_flight = Border(send=send, arriving=arriving, whole=whole), self.in_flight(sequence, number)
-            stage = cutter.cut(ops, border)
-            stage = replace(stage, given=stage.given.keeping(in_flight))
-            plan = self.plan_of(run, stage, border, in_flight)
+            problem = cutter.cut(ops, border)
+            problem = replace(problem, given=problem.given.keeping(in_flight))
+            buffers = 0
+            for name in entering:
+                maker, layout = made_in[name]
+                size = self.size(cutter, name, layout, sequence.parties[maker][0], sequence.parties[number][0])
+                buffers += edge_slots("sum", maker, number, SLOTS) * size
+            stage = StageTask(run, ops, cutter, problem, border, in_flight, buffers)
+            plan = self.plan_of(stage)
             if plan is None:
                 return number
-            made = {name: self.layout_made(cutter, ops, stage, plan, name) for name in leaving}
+            made = {name: stage.made(plan.choices, name) for name in leaving}
             work = plan.value - math.fsum(float(send[name][made[name]]) for name in leaving)
             seconds[number] += work
             for name in leaving:
@@ -139,8 +199,7 @@ class StageSolver:
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
                     seconds[reader] += received
-            leaves = {name: everywhere if name in whole else made_in[name][1] for name in sorted(leaving)}
-            stages.append(SolvedStage(ops, mesh, stage, plan, work, leaves, in_flight, run.block.others))
+            stages.append(SolvedStage(stage, plan, work))
         if sum(run.block.size for run in sequence.runs) > 1:
             seconds = [own + self.bounding.handover(run.block) for own, run in zip(seconds, sequence.runs, strict=True)]
         each = (own / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True))
@@ -153,36 +212,56 @@ class StageSolver:
         stages = [1] * len(sequence.runs)
         return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
 
-    @staticmethod
-    def layout_made(cutter: Cutter, ops: tuple[int, ...], stage: StageInput, plan: ShardPlan, name: str) -> int:
-        """The number of the layout in which a stage makes a value."""
-        maker, result = cutter.given.problem.values[cutter.number[name]].maker
-        node = ops.index(maker)
-        return stage.given.layout_number(name, int(stage.given.problem.node(node).makes[result][plan.choices[node]]))
-
-    def plan_of(self, run: StageRun, stage: StageInput, border: Border, in_flight: int) -> ShardPlan | None:
-        """The stage's plan, None where it does not fit."""
+    def plan_of(self, stage: StageTask) -> ShardPlan | None:
+        """The stage's plan, None where none was found that fits."""
+        run, border = stage.run, stage.border
         key = (
             self.bounding.units.key(run.first, run.behind),
             run.block.form,
-            in_flight,
+            stage.in_flight,
             tuple(border.arriving.values()),
             tuple(tuple(row.tolist()) for row in border.send.values()),
             tuple(name in border.whole for name in border.send),
+            stage.buffers,
         )
         if key not in self.plans:
-            plan = self.new_plan(run, stage, border, in_flight)
+            plan = self.fitting(stage)
             self.plans[key] = plan and truthful_plan(stage.given, plan)
         return self.plans[key]
 
-    def new_plan(self, run: StageRun, stage: StageInput, border: Border, in_flight: int) -> ShardPlan | None:
+    def fitting(self, stage: StageTask) -> ShardPlan | None:
+        """The quickest plan that was found whose weights, workspace and buffers are within the limit: under limits of weights
+        that are lower by what is missing, then with what is alive as memory of the ops that make and read it."""
+        limit = self.bounding.limit(stage.run.block.mesh)
+        if limit is None:
+            return self.new_plan(stage, None)
+        fitter, run = _StageFitter(self, stage, limit - stage.buffers), stage.run
+        least = self.bounding.workspace.inside(run.block.mesh, stage.cutter.given)[run.first, run.behind]
+        room = limit - stage.buffers - float(least)
+        plan = first = self.new_plan(stage, room)
+        for _ in range(MOST_TRIES):
+            if plan is None or fitter.fits(plan.choices):
+                break
+            room = min(room, plan.memory) - (fitter.needs(plan.choices).total - limit + stage.buffers)
+            plan = self.new_plan(stage, room)
+        else:
+            plan = None
+        if first is None or plan is first:
+            return plan
+        other = fitter.lower(first, True, min(self.until, now() + LONGEST))
+        found = min((one for one in (plan, other) if one is not None), key=lambda one: one.value, default=None)
+        if found is None and fitter.nearest is not None:
+            needs = replace(fitter.nearest, buffers=stage.buffers)
+            self.nearest = lacking("a stage of the nearest needs", needs, run.block.mesh.devices[0], limit)
+        return found
+
+    def new_plan(self, stage: StageTask, limit: float | None) -> ShardPlan | None:
         """By the tables of the units that bound the stage or, where no way through these fits, by those of ``in_flight``
-        microbatches; by a search where that is not near its bound."""
-        form = self.bounding.forms[run.block.form]
-        limit = self.bounding.limit(form.mesh)
+        microbatches; by a search where that is not near its bound. ``limit``: bytes of what adds up over nodes."""
+        form = self.bounding.forms[stage.run.block.form]
         by_tables: ShardPlan | None = None
-        for microbatches in sorted({1, in_flight}):
-            by_tables = by_tables or self.plan_by_tables(run, form, form.keeping(microbatches), stage, border, limit)
+        for microbatches in sorted({1, stage.in_flight}):
+            by_tables = by_tables or self.plan_by_tables(stage, form, form.keeping(microbatches), limit)
         if by_tables is not None and by_tables.gap <= NEAR:
             return by_tables
         seconds = min(LONGEST, self.until - now())
@@ -194,12 +273,10 @@ class StageSolver:
             return by_tables
         return plan if by_tables is None or plan.value < by_tables.value else by_tables
 
-    def plan_by_tables(
-        self, run: StageRun, form: Form, chain: Chain, stage: StageInput, border: Border, limit: int | None
-    ) -> ShardPlan | None:
+    def plan_by_tables(self, stage: StageTask, form: Form, chain: Chain, limit: float | None) -> ShardPlan | None:
         """The cheapest way through the tables of a stage's units as a plan, which ``descend`` improves node by node; None where
         none fits."""
-        problem = stage.given.problem
+        run, border, problem = stage.run, stage.border, stage.given.problem
         entering, leaving = chain.name(run.first), chain.name(run.behind)
         before = chain.arriving(run.first, border.receive.get(entering))
         after = np.zeros(chain.states(run.behind))
@@ -213,9 +290,10 @@ class StageSolver:
         if within.fits is None:
             return None
         price, way = within.fits
+        nodes = stage.problem.nodes
         choice_of = chain.choices(price, run.first, run.behind, way.states)
-        picked = [choice_of[node] for node in stage.nodes] + [0] * (problem.size - len(stage.nodes))
-        for node, name in stage.entering.items():
+        picked = [choice_of[node] for node in nodes] + [0] * (problem.size - len(nodes))
+        for node, name in stage.problem.entering.items():
             if name == entering and name not in border.arriving:
                 picked[node] = way.states[0]
         choices, value, memory = tuple(picked), problem.cost(picked), problem.memory(picked)
@@ -261,27 +339,54 @@ class StageSolver:
 
     def decided(self, solved: SolvedStage) -> Staged:
         """The decisions of a stage's plan, with their costs counted a second time, by ``price``."""
-        given, plan, mesh, bounding = solved.stage.given, solved.plan, solved.mesh.limited(self.bounding.memory), self.bounding
-        inside = decisions_of(given, plan.choices)
-        entering = {
-            name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in solved.stage.entering.items()
-        }
-        learning = given.trained & entering.keys()
-        decisions = Decisions(inside.strategies, inside.kept, inside.outputs, entering, solved.leaving, learning)
+        staged = self.staged(solved.stage, solved.plan.choices)
+        if not math.isclose(staged.bill.total, solved.work, rel_tol=AGREE, abs_tol=1e-12):
+            raise AssertionError(f"the search counts {solved.work} s of a stage, its second count {staged.bill.total} s")
+        return staged
+
+    def staged(self, stage: StageTask, choices: Sequence[int]) -> Staged:
+        """A plan of a stage with its bill."""
+        bounding, block, decisions = self.bounding, stage.run.block, stage.decisions(choices)
+        mesh = block.mesh.limited(bounding.memory)
         bill = price(
             bounding.module,
-            given.func,
+            stage.given.func,
             mesh,
             decisions,
             training=bounding.training,
             uneven=bounding.uneven,
             microbatches=bounding.microbatches,
-            in_flight=solved.in_flight,
+            in_flight=stage.in_flight,
         )
-        if not math.isclose(bill.total, solved.work, rel_tol=AGREE, abs_tol=1e-12):
-            raise AssertionError(f"the search counts {solved.work} s of a stage, its second count {bill.total} s")
-        return Staged(tuple(sorted(solved.ops)), mesh, decisions, bill, solved.others)
+        return Staged(tuple(sorted(stage.ops)), mesh, decisions, bill, block.others)
 
 
-__all__ = ["SolvedStages", "StageSolver"]
+class _StageFitter(Fitter):
+    """Counts plans of one stage whole; ``limit``: bytes without its buffers."""
+
+    def __init__(self, solver: StageSolver, stage: StageTask, limit: float) -> None:
+        bounding = solver.bounding
+        super().__init__(
+            bounding.module,
+            stage.given,
+            limit,
+            training=bounding.training,
+            uneven=bounding.uneven,
+            microbatches=bounding.microbatches,
+        )
+        self.solver, self.stage = solver, stage
+
+    @cached_property
+    def alive(self) -> Alive:
+        order = sorted(range(len(self.stage.ops)), key=self.stage.ops.__getitem__)
+        return Alive(self.module, self.given, uneven=self.uneven, entering=self.stage.problem.entering, order=order)
+
+    def staged(self, choices: Sequence[int]) -> Staged:
+        return self.solver.staged(self.stage, truthful(self.given, choices))
+
+    @property
+    def func(self) -> Func:
+        return self.module.entry
+
+
+__all__ = ["SolvedStages", "StageSolver", "StageTask"]

@@ -33,6 +33,7 @@ import numpy as np
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
 from ir.core.outcomes import TIGHT
+from passes.meshes.costs.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
@@ -164,6 +165,30 @@ class StageSearch:
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
         staged = best.staged or tuple(map(self.solver.decided, best.stages))
         return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
+
+    def nearest(self, stages: int) -> str:
+        """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;
+        empty where there is no such plan."""
+        bounding, known = self.bounding, dict[int, Table]()
+
+        def part(block: Block, before: bool, behind: bool) -> Table:
+            form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
+            runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
+            table = np.where(runs, bounding.needs(form, before) / limit if limit is not None else 0.0, np.inf)
+            return known.setdefault(2 * block.form + before, Table.of(table))
+
+        if not bounding.units.count:
+            return ""
+        found = least(part, self.meshes, bounding.units.count, stages)
+        for number, (run, sides) in enumerate(zip(found.runs, alike(found.runs), strict=True)):
+            form, limit = bounding.forms[run.block.form], bounding.limit(run.block.mesh)
+            weights, workspace, buffers = (
+                math.ceil(table[run.first, run.behind]) for table in (form.bytes, *bounding.beside_weights(form, sides[0]))
+            )
+            needs = Footprint(weights, workspace, buffers)
+            if limit is not None and limit < needs.total >= found.value * limit:
+                return lacking(f"stage {number} needs at least", needs, run.block.mesh.devices[0], limit)
+        return self.solver.nearest
 
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most

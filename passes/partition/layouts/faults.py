@@ -36,7 +36,7 @@ class NoPlanFits(Fault, code="E3305"):
     """The search found plans, and each needs more memory than there is."""
 
     message = "no plan that fits was found: {reason}"
-    hint = "use more devices, or another number of stages"
+    hint = "use more devices, a smaller batch, or another number of stages"
     reason: str
 
 

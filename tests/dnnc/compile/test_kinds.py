@@ -122,9 +122,9 @@ def replicated(module: Module, topology: Topology) -> Iterator[float]:
 
 
 def meshes(module: Module, topology: Topology) -> Iterator[float]:
-    """The value of the best plan of every number of stages on meshes of every shape whose size divides that of the host."""
+    """The value of the best plan of every number of stages on meshes of every size."""
     devices = len(topology.devices)
-    for size in (1, devices):
+    for size in range(1, devices + 1):
         for count in range(1, devices // size + 1):
             step = ShardPass(mesh=str(size), stages=count)
             with suppress(Infeasible):

@@ -10,7 +10,7 @@ first: before that op, or, where a result of the function leaves in that layout,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -92,15 +92,25 @@ class _Alike:
 class Alive:
     """Counts plans of one problem of inference."""
 
-    def __init__(self, module: Module, given: ShardInput, *, uneven: bool) -> None:
+    def __init__(
+        self,
+        module: Module,
+        given: ShardInput,
+        *,
+        uneven: bool,
+        entering: Mapping[int, str] | None = None,
+        order: Sequence[int] = (),
+    ) -> None:
+        """Of a stage, ``entering``: by node, the values that it receives, which lie in buffers; ``order``: in which its ops
+        run, that of the function unless given."""
+        self.entering, self.order = entering or {}, order or range(len(given.func.ops))
         self.given, self.func, self.mesh = given, given.func, given.mesh
         self.ways = Ways(given.mesh, uneven)
         self.whole: Placements = (Replicate(),) * len(given.mesh.axes)
         members = given.mesh.members
         self.places = list({(member.place, member.room): None for member in members}) or [(given.mesh.foremost, 1.0)]
         self.constants = self._constants(module)
-        readers = {reader: value for value in given.problem.values for reader in value.readers if reader[0] in given.outputs}
-        self.left = {name: readers[node, 0].kind for node, name in given.outputs.items()}
+        self.leaves, self.left = self._leaves()
         self.patterns: dict[tuple[int, tuple[int, ...]], _Pattern] = {}
         self.turns, self.ops, self.alike = self._laid(module)
         inner = [
@@ -209,6 +219,23 @@ class Alive:
         need = problem.value_kinds[self.left[name]].needs[problem.node_kinds[ask.kind].reads[0][choice]]
         return self.given.layouts[name].placements[need[0]]
 
+    def _leaves(self) -> tuple[dict[str, list[int]], dict[str, int]]:
+        """Of each value that leaves in a layout of its own, the nodes that ask for it then, and its kind."""
+        given, problem = self.given, self.given.problem
+        leaves: dict[str, list[int]] = {}
+        left: dict[str, int] = {}
+        for value in problem.values:
+            maker, result = value.maker
+            for node, port in value.readers:
+                if node < len(given.func.ops):
+                    continue
+                name = self.entering.get(maker) or given.kept.get(maker) or given.func.ops[maker].results[result].name
+                need = problem.value_kinds[value.kind].needs[int(problem.node(node).reads[port][0])]
+                if node in given.outputs or need[0] < len(given.layouts[name].placements):  # else as it is made
+                    leaves.setdefault(name, []).append(node)
+                    left[name] = value.kind
+        return {name: sorted(nodes) for name, nodes in leaves.items()}, left
+
     # -- the function --------------------------------------------------------------------------------------------------
 
     def _laid(self, module: Module) -> tuple[Integers, Integers, list[_Alike]]:
@@ -216,11 +243,12 @@ class Alive:
         given, func, resources = self.given, self.func, module.resources
         kinds, strategies = given.problem.kinds, given.strategies
         types = {name: resource.type for name, resource in resources.items()} | {arg.name: arg.type for arg in func.args}
-        arguments = {arg.name for arg in func.args}
-        leaves = {name: node for node, name in given.outputs.items()}
-        makers: dict[str, tuple[int, int, int]] = {name: (node, 0, _NOWHERE) for node, name in given.kept.items()}
+        received = {*self.entering.values()}
+        arguments = {arg.name for arg in func.args} - received
+        brought = {**given.kept, **self.entering}
+        makers: dict[str, tuple[int, int, int]] = {name: (node, 0, _NOWHERE) for node, name in brought.items()}
         asks: dict[str, list[tuple[_Ask, int, int, int]]] = {}
-        turns, ops = list[int](), list[int]()
+        turns, ops = list[int](), [0] * len(func.ops)
 
         def ask(name: str, node: int, port: int, how: int, by: int) -> None:
             listed = asks.setdefault(name, [])
@@ -228,7 +256,8 @@ class Alive:
             listed.append((_Ask(kinds[node], port, how, again), node, len(turns), by))
             turns.append(0)
 
-        for node, op in enumerate(func.ops):
+        for node in self.order:
+            op = func.ops[node]
             free = strategies[kinds[node]]
             captured = [name for name in reads(op) if name not in op.operands] if op.regions else []
             ruled = not free or free[0][0] is not None
@@ -238,21 +267,22 @@ class Alive:
                         ask(name, node, port, _OPERAND, node)
             for name in captured if ruled else reads(op):
                 ask(name, node, _NOWHERE, _AS_MADE if ruled else _WHOLE, node)
-            ops.append(len(turns))
+            ops[node] = len(turns)
             turns.append(1)
             for result, value in enumerate(op.results):
                 if value.name:
                     types[value.name] = value.type
                     makers[value.name] = node, result, node
                     asks.setdefault(value.name, [])
-                if value.name in leaves:
-                    ask(value.name, leaves[value.name], 0, _LEAVES, node)
+                for leaves in self.leaves.get(value.name, ()):
+                    ask(value.name, leaves, 0, _LEAVES, node)
         sorts: dict[_Sort, list[str]] = {}
         for name, listed in asks.items():
             node, result, _ = makers.get(name, (_NOWHERE, 0, _NOWHERE))
             maker = (kinds[node] if node != _NOWHERE else _NOWHERE), result
             argument = name in arguments
-            sort = _Sort(types[name], maker, argument or name not in resources, argument, tuple(one for one, *_ in listed))
+            counted = argument or not (name in resources or name in received)
+            sort = _Sort(types[name], maker, counted, argument, tuple(one for one, *_ in listed))
             sorts.setdefault(sort, []).append(name)
         at = np.array(ops, np.int64)
         alike = []

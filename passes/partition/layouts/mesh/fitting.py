@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ir.core.module import Module
+from ir.core.module import Func, Module
 from ir.core.types import type_bytes
 from passes.meshes.costs.footprint import Footprint, footprint
 from passes.meshes.costs.price import price
@@ -50,6 +50,11 @@ class Fitter:
         self.by_name: list[ShardPlan] | None = None
         self.last: Staged | None = None
         self.after: tuple[Staged, Staged] | None = None
+
+    @property
+    def func(self) -> Func:
+        """The one that positions of ops in ``staged`` are of."""
+        return self.given.func
 
     @cached_property
     def alive(self) -> Alive:
@@ -109,7 +114,7 @@ class Fitter:
         if not self.training:
             found = self.alive.needs(choices)
         else:
-            found = footprint(self.given.func, self.resources, self.synchronised(choices))
+            found = footprint(self.func, self.resources, self.synchronised(choices))
         if self.nearest is None or found.total < self.nearest.total:
             self.nearest = found
         return found
@@ -172,16 +177,15 @@ class Fitter:
 
         for value in problem.values:
             maker, result = value.maker
-            name = given.kept[maker] if maker in given.kept else given.func.ops[maker].results[result].name
-            if name not in alive or maker in given.kept:
-                continue
-            type_ = given.func.ops[maker].results[result].type
+            if maker >= len(given.func.ops) or given.func.ops[maker].results[result].name not in alive:
+                continue  # not made here, or not alive
+            name, type_ = given.func.ops[maker].results[result].name, given.func.ops[maker].results[result].type
             layouts, needs = given.layouts[name].placements, problem.value_kinds[value.kind].needs
             sizes = (type_bytes(type_) or 0) / 2 * np.array([fullest(type_, lies, given.mesh) for lies in layouts])
             add(maker, sizes[problem.node(maker).makes[result] % len(layouts)])
-            first = np.array([keys[0] for keys in needs], np.int64)
+            as_asked = np.array([sizes[keys[0]] if keys[0] < len(sizes) else 0.0 for keys in needs])
             for node, port in value.readers:
-                add(node, sizes[first[problem.node(node).reads[port]]] / len(value.readers))
+                add(node, as_asked[problem.node(node).reads[port]] / len(value.readers))
         kinds = tuple(
             replace(kind, memory=kind.memory + added[number]) if number in added else kind
             for number, kind in enumerate(problem.node_kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,19 @@ from ir.core.types import Layout, Replicate, TensorType
 from passes.costs.network import network
 from passes.graph.folding import folding
 from passes.meshes.costs.cross_mesh import Crossing, Party, message_bytes
+from passes.meshes.costs.footprint import footprint
+from passes.meshes.costs.price import price
 from passes.meshes.layouts import Placements
+from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
+from passes.partition.chain.pipeline import StageRun
+from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts import build
 from passes.partition.layouts.problem.problem import Graph, ShardProblem
 from passes.prepare.cost import CostPass
-from tests.passes.partition.layouts.exact import brute_force, integer_programme
+from tests.passes.partition.layouts.exact import brute_force, every_plan, integer_programme
 
 FEW = 3000
 """Assignments up to which a stage is enumerated; of more, the integer programme is solved."""
@@ -94,10 +99,14 @@ class Oracle:
             for name in leaving
         }
         whole = frozenset(n for n in leaving if any(shape(parties[r]) != shape(parties[number]) for r in readers[n]))
-        best = math.inf
+        best, buffers = math.inf, 0
+        for name in entering:
+            maker, layout = lies[name]
+            size = message_bytes(self.laid(name, layout, parties[maker]), parties[maker], parties[number])
+            buffers += (2 + number - maker - 1) * size  # further ones where stages are passed over
         for made in itertools.product(*(range(len(cutter.given.layouts[name].placements)) for name in leaving)):
             in_flight = min(self.microbatches or 1, len(line) - number)
-            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight)
+            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight, buffers)
             if not math.isfinite(own):
                 continue
             after, told = list(spent), dict(lies)
@@ -105,10 +114,7 @@ class Oracle:
             for name, choice in zip(leaving, made, strict=True):
                 placements = cutter.given.layouts[name].placements[choice]
                 told[name] = number, placements
-                type_ = cutter.types[name]
-                assert isinstance(type_, TensorType)
-                if parties[number].sizes:
-                    type_ = replace(type_, layout=Layout("@mesh", placements))
+                type_ = self.laid(name, placements, parties[number])
                 for reader in readers[name]:
                     size, returns = message_bytes(type_, parties[number], parties[reader]), name in cutter.given.trained
                     ends = replicas_of(block), replicas_of(line[reader][2])
@@ -118,6 +124,12 @@ class Oracle:
             if self.worth(line, after) < best:
                 best = min(best, self.plan(line, number + 1, told, after))
         return best
+
+    def laid(self, name: str, placements: Placements, maker: Party) -> TensorType:
+        """The type of a value as it lies where it is made."""
+        type_ = self.cutters[0].types[name]
+        assert isinstance(type_, TensorType)
+        return replace(type_, layout=Layout("@mesh", placements)) if maker.sizes else type_
 
     def handed(self, line: list[tuple[int, int, Block]], block: Block) -> float:
         """Seconds of a stage for its hand-over of a microbatch."""
@@ -138,20 +150,25 @@ class Oracle:
         made: dict[str, int],
         whole: frozenset[str],
         in_flight: int,
+        buffers: int,
     ) -> float:
-        """The least seconds of a stage whose borders lie so; inf where they cannot."""
-        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole, in_flight)
+        """The least seconds of a stage whose borders lie so; inf where they cannot, or nothing fits beside its buffers."""
+        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole, in_flight, buffers)
         if key not in self.known:
             cutter = self.cutters[block.form]
-            cut = cutter.cut(ops, Border(arriving=given, whole=whole)).given.keeping(in_flight)
-            problem = cut.problem
+            border = Border(
+                arriving=given, whole=whole, send={name: np.zeros(len(cutter.given.layouts[name].placements)) for name in made}
+            )
+            stage = cutter.cut(ops, border)
+            stage = replace(stage, given=stage.given.keeping(in_flight))
+            problem, fixed = stage.given.problem, dict[int, np.ndarray]()
             kinds, numbers = list(problem.node_kinds), list(problem.kinds)
             for name, layout in made.items():
                 maker, result = cutter.given.problem.values[cutter.number[name]].maker
                 node = ops.index(maker)
                 kind = kinds[numbers[node]]
                 lies = kind.makes[result] % len(cutter.given.layouts[name].placements)  # of a chain of epilogues or not
-                fits = np.flatnonzero(lies == layout)
+                fits = fixed[node] = np.flatnonzero(lies == layout)
                 kinds.append(
                     replace(
                         kind,
@@ -163,8 +180,38 @@ class Oracle:
                 )
                 numbers[node] = len(kinds) - 1
             whole_problem = replace(problem, node_kinds=tuple(kinds), graph=Graph(tuple(numbers), problem.values))
-            self.known[key] = least(whole_problem, self.memory)
+            if self.memory is None:
+                self.known[key] = least(whole_problem)
+            else:
+                task = StageTask(StageRun(0, 0, block), ops, cutter, stage, border, in_flight)
+                self.known[key] = self.least_within(whole_problem, task, fixed, self.memory - buffers)
         return self.known[key]
+
+    def least_within(self, problem: ShardProblem, task: StageTask, fixed: Mapping[int, np.ndarray], memory: int) -> float:
+        """The least seconds of a stage whose weights and workspace are within so many bytes, by the walk over its program."""
+        if not all(len(problem.node_kinds[kind].seconds) for kind in problem.kinds):
+            return math.inf
+        plans = every_plan(problem)
+        resources = {name: resource.type for name, resource in self.module.resources.items()}
+        for number in np.argsort(plans.seconds, kind="stable"):
+            if plans.memory[number] > memory or not math.isfinite(plans.seconds[number]):
+                continue
+            choices = [int(choice) for choice in plans.choices[:, number]]
+            choices = [int(fixed[node][choice]) if node in fixed else choice for node, choice in enumerate(choices)]
+            decisions = task.decisions(choices)
+            bill = price(
+                self.module,
+                task.given.func,
+                task.given.mesh,
+                decisions,
+                training=self.microbatches > 0,
+                microbatches=max(1, self.microbatches),
+                in_flight=task.in_flight,
+            )
+            staged = Staged(tuple(sorted(task.ops)), task.given.mesh, decisions, bill)
+            if footprint(self.module.entry, resources, staged).total <= memory:
+                return float(plans.seconds[number])
+        return math.inf
 
 
 def shape(party: Party) -> object:
@@ -178,13 +225,11 @@ def replicas_of(block: Block) -> tuple[Party, ...]:
     return tuple(Party((device,)) for device in (*block.mesh.devices, *block.others))
 
 
-def least(problem: ShardProblem, memory: int | None) -> float:
+def least(problem: ShardProblem) -> float:
     sizes = [len(problem.node_kinds[kind].seconds) for kind in problem.kinds]
-    if not all(sizes) or (
-        memory is not None and sum(float(problem.node_kinds[kind].memory.min()) for kind in problem.kinds) > memory
-    ):
+    if not all(sizes):
         return math.inf
-    return brute_force(problem, memory) if math.prod(sizes) <= FEW else integer_programme(problem, memory, scale=1e6)[0]
+    return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
 
 
 __all__ = ["Oracle", "costed"]

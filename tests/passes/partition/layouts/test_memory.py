@@ -305,7 +305,7 @@ def test_activations_must_fit_too() -> None:
         (
             9216,
             {"mesh": "1", "stages": 2},
-            r"stage 1 needs 13312 bytes on d1 \(1024 of weights, 4096 of w.*, 8192 of buffers\)",
+            r"stage 1 needs at least 13312 bytes on d1 \(1024 of weights, 4096 of w.*, 8192 of buffers\)",
         ),
     ):
         with pytest.raises(Infeasible, match=message) as raised:
