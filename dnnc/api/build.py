@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.api.faults import ForInference, ForTraining
-from dnnc.api.feeding import Data, scratch_of, source_of
+from dnnc.api.feeding import Data, evaluation_source, scratch_of, source_of
 from dnnc.api.options import PathLike
 from dnnc.api.terms import python_terms, warn
 from ir.core.diagnostics import Diagnostic, UsageError
@@ -39,10 +39,18 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Training:
-    """The steps of a training. ``losses``: of each step; ``seconds``: of all, the start of the processes included."""
+    """The steps of a training. ``losses``: of each step; ``seconds``: of all, the start of the processes included;
+    ``evaluations``: ``step``, ``loss`` and metrics of each; ``stopped``: it ended early, since they became no better."""
 
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    stopped: bool = False
+
+    def _add(self, done: Progressed) -> None:
+        self.losses.append(done.loss)
+        if done.metrics:
+            self.evaluations.append({"step": done.step, **done.metrics})
 
 
 @dataclass(frozen=True)
@@ -222,6 +230,11 @@ class Build:
         hosts: Mapping[str, str] | None = None,
         ports: str = "26000-26999",
         retries: int = 0,
+        eval_data: Data | None = None,
+        eval_every: int = 0,
+        patience: int = 0,
+        log: PathLike | Sequence[PathLike] = (),
+        tensorboard: PathLike | None = None,
         on_step: Callable[[Progressed], None] | None = None,
     ) -> Training:
         """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, an ``.npz`` of them, or
@@ -232,20 +245,26 @@ class Build:
         after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
         timeline. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are; ``hosts`` and
         ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
-        where a process or a host was lost. ``on_step`` is called after each step.
+        where a process or a host was lost. ``eval_data``: what the model is evaluated on after each ``eval_every`` steps (0:
+        the last), of the kinds of ``data``; ``patience``: evaluations without a better loss before it stops, 0 for never. With
+        ``checkpoint`` the best weights are kept in ``best.safetensors`` there. ``log``: files ``.csv`` or ``.jsonl`` of each
+        step's numbers; ``tensorboard``: a folder for its files. ``on_step`` is called after each step.
 
         Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""
         from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
-        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
+        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable, resumption
+        from dnnc.engines.torch.watch.logs import opened_logs
 
-        losses: list[float] = []
-        warnings: list[Diagnostic] = []
+        training, warnings, stopped = Training(), list[Diagnostic](), False
 
         def done(step: Progressed) -> None:
+            nonlocal stopped
             used(step.step)
-            losses.append(step.loss)
+            training._add(step)
+            logged(step)
+            stopped = step.stops
             if on_step is not None:
                 on_step(step)
 
@@ -273,15 +292,23 @@ class Build:
                 timeout=timeout,
                 threads=threads,
                 emulate=emulate,
+                eval_every=eval_every,
+                patience=patience,
             )
             module = read_program(opened.files)
+            options = replace(options, eval_data=evaluation_source(stack, eval_data, module))
+            require_evaluable(options, stated)
+            logs = [Path(one) for one in ([log] if isinstance(log, str | os.PathLike) else log)]
+            logged = stack.enter_context(
+                opened_logs(logs, Path(tensorboard) if tensorboard is not None else None, options.begin)
+            )
             source, used = source_of(stack, data, module, options, whole=stated is not None, kept=retries > 0)
             with python_terms(scratch_of(data, source), "data"):
                 launch = launched_on(stated)
                 given = replace(options, data=source)
                 seconds = train_with_retries(launch, opened, given, retries, done, warnings.append)
         warn(warnings)
-        return Training(losses, seconds)
+        return replace(training, seconds=seconds, stopped=stopped)
 
 
 def _cluster(

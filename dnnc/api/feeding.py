@@ -65,6 +65,22 @@ def source_of(
     return f"{MICROBATCHES}{folder}", lambda step: feed.done(step, step - behind)
 
 
+def evaluation_source(stack: ExitStack, data: Data | None, module: Module) -> str:
+    """The source of data to evaluate on, which are read again and again: what is in memory becomes a file that goes with
+    ``stack``. Empty for None. Raises InvalidInput, UsageError."""
+    from dnnc.data.npz import write_npz
+    from dnnc.data.samples import whole_samples
+    from ir.system.scratch import scratch_folder
+
+    if data is None or isinstance(data, str | os.PathLike):
+        return os.fspath(data) if data is not None else ""
+    if (not isinstance(data, Iterable) and not hasattr(data, "__getitem__")) or hasattr(data, "dtype"):
+        raise UsageError(DataNotReadable(type(data).__name__), where="eval_data")
+    path = stack.enter_context(scratch_folder()) / "eval_data.npz"
+    write_npz(path, _arrays(data) if isinstance(data, Mapping) else whole_samples(data, module))
+    return str(path)
+
+
 def scratch_of(data: Data, source: str) -> str:
     """The path that no message should name, since a person did not write it; empty for data of a person's files."""
     return "" if isinstance(data, str | os.PathLike) else source
@@ -86,4 +102,4 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-__all__ = ["Data", "scratch_of", "source_of"]
+__all__ = ["Data", "evaluation_source", "scratch_of", "source_of"]

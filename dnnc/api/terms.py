@@ -33,6 +33,7 @@ _KEYWORDS = {
     **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries", "cluster", "ports", "wait")},
     "--host": "hosts",
     "--last-batch": "last_batch",
+    **{f"--{name.replace('_', '-')}": name for name in ("eval_data", "eval_every", "patience", "log", "tensorboard")},
 }
 """The keyword of each flag."""
 _SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate")

@@ -89,6 +89,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             "Most used",
             ("--steps", "--data", "--last-batch", "--checkpoint", "--every", "--resume", "--seed", "--check", "--out"),
         ),
+        ("Watch it", ("--eval-data", "--eval-every", "--patience", "--log", "--tensorboard")),
         ("Several hosts of a cluster", ("--cluster", "--host", "--ports")),
         ("Several hosts, started one by one", ("--nodes", "--node", "--meet", "--secret")),
         ("Processes and devices", ("--threads", "--timeout", "--retries", "--emulate", "--slow", "--runs")),

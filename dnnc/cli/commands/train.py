@@ -21,6 +21,8 @@ from dnnc.cli.options import train as arguments
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.engines.torch.checkpoint import Checkpoint
     from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions
@@ -39,6 +41,11 @@ def train(
     every: arguments.Every = 0,
     resume: arguments.Resume = None,
     out: arguments.Out = None,
+    eval_data: arguments.EvalData = "",
+    eval_every: arguments.EvalEvery = 0,
+    patience: arguments.Patience = 0,
+    log: arguments.Log = None,
+    tensorboard: arguments.TensorBoard = None,
     runs: opt.RunsOption = None,
     check: arguments.Check = False,
     threads: arguments.Threads = None,
@@ -67,8 +74,9 @@ def train(
     """
     from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.hosts.faults import NotWithCluster
-    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
+    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable
     from dnnc.engines.torch.slowed import slow_devices
+    from dnnc.engines.torch.watch.logs import opened_logs
     from dnnc.study.runs import require_appendable
 
     _require_folders(every, checkpoint, out)
@@ -101,7 +109,11 @@ def train(
         secret=secret,
         slow=tuple(slow or ()),
         emulate=emulate,
+        eval_data=eval_data,
+        eval_every=eval_every,
+        patience=patience,
     )
+    require_evaluable(options, on_cluster)
     slow_devices(options.slow)
     if check:
         writes: dict[str, object] = {
@@ -111,14 +123,16 @@ def train(
             "--runs": runs,
             "--nodes": nodes > 1,
         }
-        writes |= {"--cluster": cluster, "--retries": retries}
+        writes |= {"--cluster": cluster, "--retries": retries, "--eval-data": eval_data, "--log": log}
+        writes |= {"--tensorboard": tensorboard}
         if clash := tuple(flag for flag, value in writes.items() if value):
             raise UsageError(NotWithCheck(clash), where="--check")
         _check(opened, options, json=json, quiet=quiet)
         return
     if options.resume is not None and seed not in (None, options.resume.position.seed):
         raise UsageError(OtherSeed(options.resume.where, options.resume.position.seed), where=f"--seed {seed}")
-    _train(opened, options, on_cluster, retries, runs, json=json, quiet=quiet)
+    with opened_logs(log or [], tensorboard, options.begin) as logged:
+        _train(opened, options, on_cluster, retries, runs, logged, json=json, quiet=quiet)
 
 
 def _require_folders(every: int, checkpoint: Path | None, out: Path | None) -> None:
@@ -137,14 +151,24 @@ class _Steps:
     total: int
     shown: bool
     report: Report
+    logged: Callable[[Progressed], None] = lambda done: None
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    stopped: bool = False
 
     def __call__(self, done: Progressed) -> None:
         self.losses.append(done.loss)
         self.seconds.append(done.seconds)
+        self.logged(done)
+        if done.metrics:
+            self.evaluations.append({"step": done.step, **done.metrics})
+            self.stopped = done.stops
         if self.shown:
             put(f"step {done.step}  loss {done.loss:.6g}  {done.pace:.4g} samples/s")
+            if done.metrics:
+                told = "  ".join(f"{name} {value:.6g}" for name, value in done.metrics.items())
+                put(f"evaluation after step {done.step}  {told}{'  best so far' if done.best else ''}")
             sys.stdout.flush()  # steps take long
         count = len(self.losses)
         self.report(f"step {count} of {self.total}, loss {done.loss:.4g}, {done.pace:.4g} samples/s", count / self.total)
@@ -162,6 +186,7 @@ def _train(
     cluster: ClusterOptions | None,
     retries: int,
     runs: Path | None,
+    logged: Callable[[Progressed], None],
     *,
     json: bool,
     quiet: bool,
@@ -179,14 +204,17 @@ def _train(
         talk(f"this is host '{opened.host(opened.ranks_of(options)[0])}' of the plan", quiet)
     with progress(not quiet) as report:
         report("start the ranks", None)
-        steps = _Steps(options.steps, not json and not quiet, report)
+        steps = _Steps(options.steps, not json and not quiet, report, logged)
         launch = launched_on(cluster)
         seconds = train_with_retries(launch, opened, options, retries, steps, lambda warning: show_warnings([warning], quiet))
     if json:
         fields = {"build": str(opened.files.folder), "steps": options.steps, "losses": steps.losses, "seconds": seconds}
+        fields |= {"evaluations": steps.evaluations} if options.eval_data else {}
         put_json("train", {**fields, "seconds_per_step": {"measured": steps.median, "predicted": opened.predicted}})
     elif not quiet and steps.median is not None:
         put(f"a step takes {seconds_text(steps.median)} (predicted {seconds_text(opened.predicted)})")
+    if steps.stopped:
+        talk(f"training stopped after {len(steps.losses)} steps: {options.patience} evaluations without a better loss", quiet)
     if runs is not None and steps.median is not None:
         append_row(runs, opened.files, steps.median)
     if options.out is not None and not options.node:

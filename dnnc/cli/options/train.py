@@ -55,6 +55,30 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write losses.json and trace.json there (default: the folder of checkpoints)."),
 ]
+EvalData = Annotated[
+    str, typer.Option("--eval-data", metavar="SOURCE", help="Evaluate the model on all of these data, named as --data.")
+]
+EvalEvery = Annotated[
+    int,
+    typer.Option("--eval-every", min=0, max=opt.MOST, metavar="N", help="Steps between evaluations (0: after the last alone)."),
+]
+Patience = Annotated[
+    int,
+    typer.Option(
+        "--patience",
+        min=0,
+        max=opt.MOST,
+        metavar="N",
+        help="Stop after N evaluations without a better loss (0: never). With --checkpoint the best weights are kept.",
+    ),
+]
+Log = Annotated[
+    list[Path] | None,
+    typer.Option("--log", metavar="FILE", help="Write each step's numbers to FILE.csv or FILE.jsonl. Repeatable."),
+]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write each step's numbers there for TensorBoard.")
+]
 Check = Annotated[
     bool,
     typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),

@@ -10,6 +10,27 @@
 """
 
 from dnnc.data.samples.given import Feed
-from dnnc.data.samples.source import MICROBATCHES, POOL, SYNTHETIC, Data, data_inputs, given_data, open_data
+from dnnc.data.samples.source import (
+    MICROBATCHES,
+    POOL,
+    SYNTHETIC,
+    Data,
+    data_inputs,
+    given_data,
+    one_pass,
+    open_data,
+    whole_samples,
+)
 
-__all__ = ["MICROBATCHES", "POOL", "SYNTHETIC", "Data", "Feed", "data_inputs", "given_data", "open_data"]
+__all__ = [
+    "MICROBATCHES",
+    "POOL",
+    "SYNTHETIC",
+    "Data",
+    "Feed",
+    "data_inputs",
+    "given_data",
+    "one_pass",
+    "open_data",
+    "whole_samples",
+]

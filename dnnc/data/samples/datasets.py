@@ -111,7 +111,7 @@ class Dataset:
             order = Order(batches, lambda epoch: shuffled(seed, epoch, count), count)
             return cls(inputs, batches, source, given, _filling(order, source), seed)
         size = getattr(given, "batch_size", None)
-        if size not in (None, batches.units, batches.samples):
+        if size not in (None, batches.units, batches.samples) and not batches.any_size:
             raise InvalidInput(OtherBatch(size, batches.samples, batches.microbatches, batches.units), where=source)
         first = _dealt(given, seed, 0, source)
         order = Order(batches, lambda epoch: first if not epoch else _dealt(given, seed, epoch, source), len(first))

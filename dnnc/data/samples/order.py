@@ -14,11 +14,13 @@ DROP, USE = "drop", "use"
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The batch of a step: ``microbatches`` of ``units`` samples each. ``last``: ``DROP`` or ``USE``."""
+    """The batch of a step: ``microbatches`` of ``units`` samples each. ``last``: ``DROP`` or ``USE``. ``any_size``: a source
+    may deal batches of any size, which become microbatches."""
 
     units: int
     microbatches: int = 1
     last: str = DROP
+    any_size: bool = False
 
     @property
     def samples(self) -> int:

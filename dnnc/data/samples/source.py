@@ -10,10 +10,11 @@ Sources are ``synthetic``, a pool of random microbatches that repeats, so that a
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ import numpy as np
 
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import (
+    FunctionEnded,
     LastBatchNotUsed,
     ModuleNotFound,
     NoSuchFunction,
@@ -36,7 +38,7 @@ from dnnc.data.samples.datasets import Dataset, is_dataset, is_loader, seed_all
 from dnnc.data.samples.given import MICROBATCHES, GivenMicrobatches
 from dnnc.data.samples.order import DROP, USE, Batches
 from dnnc.data.samples.shards import Samples
-from dnnc.data.samples.stream import FAULTS, Stream, raised
+from dnnc.data.samples.stream import FAULTS, Stream, named_arrays, raised
 from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import FORWARD, phase_of
@@ -85,7 +87,11 @@ def open_data(
     """The microbatches of ``source`` for the inputs of the model, with ``microbatches`` per step. ``last``: whether the last
     batch of an epoch that the samples do not fill is left out (``drop``) or used (``use``); empty: left out, or as a loader
     says. ``parts``: the rows that the reader uses of each input, as ``Inputs`` has them. Raises UsageError, InvalidInput."""
-    data = _opened(source, module, seed, microbatches, last, parts)
+    return _with_numbers(_opened(source, module, seed, microbatches, last, parts), module, seed, microbatches, parts)
+
+
+def _with_numbers(data: Data, module: Module, seed: int, microbatches: int, parts: Mapping[str, Part | None] | None) -> Data:
+    """The data with the inputs that no source has."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
     alike = isinstance(data, Stream)  # all readers are compared by all that they read
     if loss.counted and (parts is None or loss.counted in parts or alike):
@@ -108,6 +114,43 @@ def given_data(
     return lambda number: stream.microbatch(number - first)
 
 
+def one_pass(source: str, module: Module, seed: int) -> Iterator[tuple[Mapping[str, Any], float]]:
+    """All samples of a source once, in microbatches, each with the fraction of its samples that counts: behind these stand
+    samples that only fill the last one up. A function's iterable is read to its end. Raises UsageError, InvalidInput."""
+    data = _opened(source, module, seed, 1, USE, None, once=True)
+    added = _with_numbers(data, module, seed, 1, None)
+    order = getattr(data, "order", None)
+    if isinstance(data, Stream):
+        for number in itertools.count():
+            try:
+                arrays = added.microbatch(number)
+            except InvalidInput as error:
+                if error.diagnostics[0].code != FunctionEnded.code or not number:
+                    raise
+                return
+            yield arrays, 1.0
+        return
+    count = POOL if order is None else order.batches.in_epoch(order.count)
+    for number in range(count):
+        yield added.microbatch(number), 1.0 if order is None else order.samples(number)[1] / order.batches.units
+
+
+def whole_samples(value: Any, module: Module) -> dict[str, Any]:
+    """All samples of an object of a Python program, as arrays by input. Raises InvalidInput."""
+    inputs = _inputs(module, None)
+    try:
+        if is_dataset(value):
+            items = [named_arrays(value[number], inputs, "eval_data") for number in range(len(value))]
+        else:
+            items = [named_arrays(item, inputs, "eval_data") for item in value]
+        join = np.stack if is_dataset(value) else np.concatenate
+        return {
+            port.name: join([item[port.name] for item in items]) if port.shape else items[0][port.name] for port in inputs.ports
+        }
+    except FAULTS as error:
+        raise raised(error, "eval_data") from error
+
+
 def _has_epochs(value: Any) -> bool:
     torch = sys.modules.get("torch.utils.data")
     return (
@@ -117,15 +160,22 @@ def _has_epochs(value: Any) -> bool:
     )
 
 
-def _of_object(value: Any, inputs: Inputs, module: Module, seed: int, microbatches: int, last: str, where: str) -> Data:
-    """The data of a dataset, a loader, or another iterable that is read anew in each epoch."""
-    batches = _batches(inputs, microbatches, _last(value, last))
+def _of_object(
+    value: Any, inputs: Inputs, module: Module, seed: int, microbatches: int, last: str, where: str, *, once: bool = False
+) -> Data:
+    """The data of a dataset, a loader, or another iterable that is read anew in each epoch, or ``once``."""
+    batches = replace(_batches(inputs, microbatches, _last(value, last)), any_size=once)
     if is_loader(value) or is_dataset(value):
         dataset = Dataset.of(value, inputs, batches, where, seed)
-        _require_usable(module, batches, dataset.order.count, where)
+        if not once:
+            _require_usable(module, batches, dataset.order.count, where)
         return dataset
+    if once and not (StepLoss.of(module.entry) or StepLoss("")).labels:
+        batches = replace(batches, last=DROP)
 
-    def opened(epoch: int) -> Iterable[Any]:
+    def opened(epoch: int) -> Iterable[Any] | None:
+        if epoch and once:
+            return None
         seed_all(seed, epoch)
         items: Iterable[Any] = iter(value)
         return items
@@ -134,8 +184,16 @@ def _of_object(value: Any, inputs: Inputs, module: Module, seed: int, microbatch
 
 
 def _opened(
-    source: str, module: Module, seed: int, microbatches: int, last: str, parts: Mapping[str, Part | None] | None
+    source: str,
+    module: Module,
+    seed: int,
+    microbatches: int,
+    last: str,
+    parts: Mapping[str, Part | None] | None,
+    *,
+    once: bool = False,
 ) -> Data:
+    """``once``: for one pass, whose last batch may be smaller whatever the loss is."""
     inputs = _inputs(module, parts)
     if source == SYNTHETIC:
         return _Synthetic(list(inputs.ports), input_demands(module), seed)
@@ -144,20 +202,23 @@ def _opened(
     if source.endswith((".npz", ".npy")) or os.path.isdir(source):
         batches = _batches(inputs, microbatches, last)
         samples = Samples.open(Path(source), inputs, batches, seed)
-        _require_usable(module, batches, samples.count, source)
+        if not once:
+            _require_usable(module, batches, samples.count, source)
         return samples
     if ":" not in source:
         raise UsageError(UnknownSource(), where=f"--data {source}")
     given = _called(source, seed)
     if _has_epochs(given) or iter(given) is not given:
-        return _of_object(given, inputs, module, seed, microbatches, last, source)
-    batches, once = _batches(inputs, microbatches, last), [given]
+        return _of_object(given, inputs, module, seed, microbatches, last, source, once=once)
+    loss = StepLoss.of(module.entry) or StepLoss("")
+    batches = replace(_batches(inputs, microbatches, last if loss.labels or not once else DROP), any_size=once)
+    first = [given]
     return Stream(
         inputs,
         batches,
         source,
-        lambda epoch: None if epoch else once.pop() if once else _called(source, seed),
-        lambda left: _require_usable(module, batches, left, source),
+        lambda epoch: None if epoch else first.pop() if first else _called(source, seed),
+        partial(_require_usable, module, batches, where=source),
     )
 
 
@@ -301,4 +362,4 @@ def _called(source: str, seed: int) -> Any:
     return given
 
 
-__all__ = ["MICROBATCHES", "POOL", "SYNTHETIC", "Data", "data_inputs", "given_data", "open_data"]
+__all__ = ["MICROBATCHES", "POOL", "SYNTHETIC", "Data", "data_inputs", "given_data", "one_pass", "open_data", "whole_samples"]

@@ -89,15 +89,15 @@ class Stream:
         arrays = named_arrays(item, self.inputs, self.source)
         units = self._units(arrays)
         count, rest = divmod(units, self.batches.units)
-        if (count, rest) == (1, 0) or (count, rest) == (self.batches.microbatches, 0):
-            parts = [self._part(arrays, one, count) for one in range(count)]
-        elif 0 < units < self.batches.samples and self._next(items) is _END:
-            if self.batches.last != USE:
-                return []
+        if rest or count not in (1, self.batches.microbatches):
+            smaller = 0 < units < self.batches.samples
+            if not self.batches.any_size and not (smaller and self._next(items) is _END):
+                self._refuse(arrays)
+        each = self.batches.units
+        parts = [arrays] if (count, rest) == (1, 0) else [self._filled(arrays, one * each, units) for one in range(count)]
+        if rest and self.batches.last == USE:
             self.usable(units)
-            parts = [self._filled(arrays, first, units) for first in range(0, units, self.batches.units)]
-        else:
-            self._refuse(arrays)
+            parts.append(self._filled(arrays, count * each, units))
         for place, part in enumerate(parts):
             for name, array in part.items():
                 self.inputs.check(name, array, self.source, partial(_row, number + place))
@@ -124,17 +124,6 @@ class Stream:
                 fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", f"{port.dtype}{shape}")
                 raise InvalidInput(fault, where=self.source)
 
-    def _part(self, arrays: Arrays, place: int, count: int) -> Arrays:
-        """One of ``count`` microbatches of equal size."""
-        if count == 1:
-            return arrays
-        return {
-            port.name: arrays[port.name][place * len(arrays[port.name]) // count :][: len(arrays[port.name]) // count]
-            if port.shape
-            else arrays[port.name]
-            for port in self.inputs.ports
-        }
-
     def _filled(self, arrays: Arrays, first: int, units: int) -> Arrays:
         """A microbatch of the samples from ``first`` on, filled up with ones that do not count."""
         part = empty(self.inputs.ports)
@@ -147,7 +136,9 @@ class Stream:
         return self._left_out(part, min(self.batches.units, units - first))
 
     def _left_out(self, arrays: Arrays, counting: int) -> Arrays:
-        """A copy of a microbatch of which only the first ``counting`` samples count."""
+        """A microbatch of which only the first ``counting`` samples count."""
+        if counting == self.batches.units:
+            return arrays
         labels = arrays[self.inputs.labels].copy()
         labels[counting * self.inputs.each(self.inputs.port(self.inputs.labels)) :] = self.inputs.ignored
         return {**arrays, self.inputs.labels: labels}

@@ -11,7 +11,7 @@
   trainer     the interpreter of rows
   exchange    tensors between ranks: collectives, and what crosses between stages
   slowed      waits that make a rank as slow as another machine
-  record      losses as steps are done, and the measured timeline
+  watch       losses as steps are done, evaluations, logs, where NaN comes from
   probe       a process that measures what ranks do
   check       the same steps of the unsplit model, compared
 ```

@@ -37,9 +37,11 @@ from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import is_lost
 from dnnc.engines.torch.launch.job import Job, by_hand, join_by_hand
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Telling
-from dnnc.engines.torch.record import Curve, Losses, write_trace
 from dnnc.engines.torch.slowed import Slowed, slow_devices
 from dnnc.engines.torch.trainer import Trainer
+from dnnc.engines.torch.watch.best import BEST
+from dnnc.engines.torch.watch.record import Curve, Losses, write_trace
+from dnnc.engines.torch.watch.watching import Watching
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 from ir.core.facets import OptimizerState
 from ir.core.module import Splat
@@ -71,6 +73,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slow", action="append", default=[], help="DEVICE=K: it waits K seconds for each one that it computes"
     )
+    parser.add_argument("--eval-data", default="", help="what to evaluate the model on, as --data")
+    parser.add_argument("--eval-every", type=int, default=0, help="steps between evaluations; 0: after the last step alone")
+    parser.add_argument("--patience", type=int, default=0, help="evaluations without a better loss before it stops; 0: never")
     parser.add_argument("--compared", action="store_true", help=argparse.SUPPRESS)  # go on with what is no finite number
     parser.add_argument("--job", type=Job.read, help=argparse.SUPPRESS)
     return parser
@@ -181,10 +186,12 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     data, digested = _data(step, rank, options, begin)
     trainer = Trainer(step, rank, files.functions, weights, network, mark)
     losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
-    curve = Curve(step, rank, options.data, digested, losses, telling.step, finite=not options.compared)
+    watching = Watching.of(files, options, telling, rank, begin.step)
+    curve = Curve(step, rank, options.data, digested, losses, watching.told, finite=not options.compared)
     number, end = begin.step, begin.step + options.steps
     while number < end:
-        until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
+        every = options.every if options.checkpoint else 0
+        until = watching.until(number, min(end, number + every - number % every) if every else end)
         single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
         for done, part in trainer.run(number, 1 if single else until - number, data):
             curve.add(done, part)
@@ -193,10 +200,16 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
         if number not in (until, end):
             continue
         curve.settle()
-        if options.checkpoint:
+        at = Position(number, begin.seed)
+        if watching.due(number):
+            better, stops = watching.evaluate(number, lambda: gathered(step, trainer, world), mark)
+            end = number if stops else end
+            if better and options.checkpoint:
+                save(step, trainer, world, options.checkpoint / BEST, at, finite=True)
+        if options.checkpoint and (number == end or (every and not number % every)):
             mark("writing a checkpoint")
             path = options.checkpoint / f"step{number}.safetensors"
-            save(step, trainer, world, path, Position(number, begin.seed), finite=not options.compared)
+            save(step, trainer, world, path, at, finite=not options.compared)
     if options.out:
         write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()
@@ -293,6 +306,17 @@ def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> d
 def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, *, finite: bool) -> None:
     """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this. ``finite``: raises
     InvalidInput for one that is not, and writes nothing."""
+    whole = gathered(step, trainer, world)
+    if trainer.rank == 0:
+        for name, tensor in whole.items() if finite else ():
+            require_finite(name, tensor, f"step {where.step}")
+        write_checkpoint(path, whole, where)
+    dist.barrier()
+
+
+def gathered(step: Step, trainer: Trainer, world: int) -> dict[str, torch.Tensor]:
+    """On rank 0 all that training changes, whole, by name, from the ranks that hold it; elsewhere nothing. All ranks call
+    this."""
     whole: dict[str, torch.Tensor] = {}
     for name in sorted(changed(step)):
         for rank, box in _owners(step, name, world):
@@ -306,11 +330,7 @@ def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, 
                     target[tuple(slice(start, start + length) for start, length in box)] = part
             elif trainer.rank == rank:
                 dist.send(trainer.weights[name[1:]].contiguous(), 0)
-    if trainer.rank == 0:
-        for name, tensor in whole.items() if finite else ():
-            require_finite(name, tensor, f"step {where.step}")
-        write_checkpoint(path, whole, where)
-    dist.barrier()
+    return whole
 
 
 def changed(step: Step) -> set[str]:

@@ -256,3 +256,31 @@ class RetriesNeedCheckpoints(Fault, code="E4829"):
 
     message = "training goes on from its last checkpoint"
     hint = "give --checkpoint DIR --every K; of several hosts, --cluster starts all"
+
+
+class LogOfUnknownKind(Fault, code="E4830"):
+    """--log names a file whose ending says no kind of log."""
+
+    message = "its name ends neither in .csv nor in .jsonl"
+
+
+class TensorBoardMissing(Fault, code="E4831"):
+    """--tensorboard writes files by the package of that name, which is not installed."""
+
+    message = "it needs the package tensorboard"
+    hint = "pip install 'dnnc[tensorboard]'; --log FILE.csv needs none"
+
+
+class EvaluationWithoutData(Fault, code="E4832"):
+    """An option says how to evaluate, and none says on what."""
+
+    message = "there are no data to evaluate on"
+    hint = "give --eval-data"
+
+
+class EvaluationOnCluster(Fault, code="E4833"):
+    """An evaluation reads its data, and keeps the best weights, on the host of rank 0, which on a cluster is another
+    machine."""
+
+    message = "evaluations are made on one host, or on hosts that were started one by one"
+    hint = "leave it out, and evaluate checkpoints"

@@ -337,7 +337,7 @@ def _losses(options: TrainOptions, told: Callable[[Progressed], None]) -> Iterat
     if options.out is None:
         yield told
         return
-    from dnnc.engines.torch.record import Losses
+    from dnnc.engines.torch.watch.record import Losses
 
     losses = Losses.open(options.out, options.resume.position.step if options.resume is not None else 0)
 

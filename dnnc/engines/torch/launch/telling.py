@@ -14,7 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dnnc.engines.torch.launch.job import Job
@@ -36,13 +36,17 @@ _IN_STEP = re.compile(r" in step (\d+)$")
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took; ``samples``: the digest of
-    all samples up to its end, empty where it was not asked for."""
+    all samples up to its end, empty where it was not asked for. ``metrics``: of the evaluation behind it, if there is one;
+    ``best``: it is better than all before; ``stops``: training ends with it, earlier than was asked for."""
 
     step: int
     loss: float
     pace: float
     seconds: float
     samples: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best: bool = False
+    stops: bool = False
 
 
 class Telling:
@@ -62,7 +66,7 @@ class Telling:
             self._tell({"step": asdict(done)})
         else:
             words = f"step {done.step}  loss {done.loss:.9g}  {done.pace:.4g} samples/s  {done.seconds:.6g} s"
-            print(words, flush=True)
+            print(words, *(f"  {name} {value:.6g}" for name, value in done.metrics.items()), flush=True)
 
     def last(self) -> int:
         """The step with which the rank was asked to end; 0 where it was not."""

@@ -36,7 +36,14 @@ from dnnc.engines.torch.faults import (
 )
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended
-from dnnc.engines.torch.launch.faults import MeetingPlaceMissing, NodeOutside, OtherNumberOfHosts, RanksUneven
+from dnnc.engines.torch.launch.faults import (
+    EvaluationOnCluster,
+    EvaluationWithoutData,
+    MeetingPlaceMissing,
+    NodeOutside,
+    OtherNumberOfHosts,
+    RanksUneven,
+)
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.meeting import Meeting, meet_hosts, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started
@@ -66,7 +73,9 @@ class TrainOptions:
     is said. ``nodes``, ``node``, ``meeting``, ``secret``: how many
     hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
     ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes. ``compared``: whoever starts this
-    judges losses and weights, also those that are no finite numbers. ``emulate``: the hosts are not those of the plan."""
+    judges losses and weights, also those that are no finite numbers. ``emulate``: the hosts are not those of the plan.
+    ``eval_data``, ``eval_every``: on what and after how many steps the model is evaluated (0: after the last); ``patience``:
+    evaluations without a better loss after which training stops, 0 for never."""
 
     steps: int = 1
     data: str = "synthetic"
@@ -85,6 +94,9 @@ class TrainOptions:
     slow: tuple[str, ...] = ()
     compared: bool = False
     emulate: bool = False
+    eval_data: str = ""
+    eval_every: int = 0
+    patience: int = 0
 
     @property
     def begin(self) -> int:
@@ -96,6 +108,7 @@ class TrainOptions:
         words = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         words += ["--last-batch", self.last_batch, "--timeout", str(self.timeout), "--threads", str(self.threads)]
         words += ["--compared"] * self.compared
+        words += ["--eval-data", self.eval_data, "--eval-every", str(self.eval_every), "--patience", str(self.patience)]
         words += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
             words += [name, str(path.absolute())] if path is not None else []
@@ -105,6 +118,7 @@ class TrainOptions:
         """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
         more = {"build": digest, "--steps": self.steps, "--seed": self.seed, "--every": self.every}
         more["--last-batch"] = self.last_batch or "not given"
+        more |= {"--eval-data": self.eval_data or "none", "--eval-every": self.eval_every, "--patience": self.patience}
         data = (
             "a file of samples" if self.data.endswith((".npz", ".npy")) else self.data
         )  # ranks compare the samples themselves
@@ -177,6 +191,16 @@ class TrainingBuild:
 
         topology = read_program(self.files).first(Topology)
         return {device.name: device.host for device in topology.devices} if topology is not None else {}
+
+
+def require_evaluable(options: TrainOptions, cluster: object) -> None:
+    """Raises UsageError for options of an evaluation that do not go together, or with a cluster."""
+    if not options.eval_data:
+        for flag, value in (("--eval-every", options.eval_every), ("--patience", options.patience)):
+            if value:
+                raise UsageError(EvaluationWithoutData(), where=flag)
+    elif cluster is not None:
+        raise UsageError(EvaluationOnCluster(), where="--eval-data")
 
 
 def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
@@ -317,4 +341,4 @@ def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> b
     return False
 
 
-__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "resumption", "train"]
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "require_evaluable", "resumption", "train"]

@@ -12,7 +12,7 @@ from ir.core.diagnostics import InvalidInput
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 
-from dnnc.engines.torch.record import LOSSES, Losses
+from dnnc.engines.torch.watch.record import LOSSES, Losses
 
 
 def curve(folder: Path) -> list[tuple[int, float]]:
