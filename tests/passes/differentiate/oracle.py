@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dnnc.engines.torch.check.check import forward_only
+from dnnc.engines.torch.check.unsplit import forward_only
 from dnnc.engines.torch.statements.run import run_function
 from dnnc.onnx.arrays import numpy_dtype, to_array
 from dnnc.onnx.importer.bodies import OnnxBodies

@@ -28,15 +28,15 @@ from typing import Any
 
 import torch
 
-from dnnc.build.training import Step, tensor_type
+from dnnc.build.training import Step
 from dnnc.data.faults import CheckReadOtherSamples
 from dnnc.data.repeated import Digested, Repeated
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
 from dnnc.engines.torch.check.optimizers import move_averages, optimizer_of
+from dnnc.engines.torch.check.unsplit import forward_only, initial_weights
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
-from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import (
     LossDiffers,
     ModelLossNotFinite,
@@ -49,8 +49,6 @@ from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions, train
 from dnnc.engines.torch.statements.run import compiled
 from ir.core.diagnostics import CheckFailed, InvalidInput
-from ir.core.facets import FORWARD, phase_of
-from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
 from ir.ops.grads import ASSIGN
 from ir.ops.optimizers import NESTEROV, OPTIMIZERS, hyperparameters
@@ -199,24 +197,6 @@ def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Ten
             weight.grad = gradient.clone(memory_format=torch.contiguous_format)
         else:
             weight.grad.add_(gradient)
-
-
-def initial_weights(step: Step, initial: Checkpoint) -> dict[str, torch.Tensor]:
-    """Every resource that the build holds, or that has one value, by name in the IR."""
-    weights = {f"@{name}": tensor for name, tensor in initial.tensors().items()}
-    for name, resource in step.resources.items():
-        if name not in weights and isinstance(resource.data, Splat):
-            kind = tensor_type(resource.type)
-            shape = [int(dim) for dim in kind.shape or ()]  # type: ignore[arg-type]
-            weights[name] = torch.full(shape, float(resource.data.value), dtype=torch_dtype(kind.dtype))
-    return weights
-
-
-def forward_only(module: Module) -> Func:
-    """The entry function before it was differentiated and split: its forward ops, which assign nothing."""
-    entry = module.entry
-    ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
-    return without_reshards(replace(entry, ops=ops)).func
 
 
 def update_ops(step: Step) -> list[Op]:

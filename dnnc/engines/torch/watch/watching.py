@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dnnc.build.training import Step
-from dnnc.engines.torch.check.check import forward_only, initial_weights
+from dnnc.engines.torch.check.unsplit import forward_only, initial_weights
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.telling import Progressed, Telling
 from dnnc.engines.torch.watch.best import Best
