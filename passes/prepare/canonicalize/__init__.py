@@ -4,7 +4,7 @@ Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, p
 through, inlines an ``If`` whose condition is known, keeps equal small constants once, and removes what nothing reads. As one op
 it writes a transpose that merges dimensions on its way (``merged``) and a sequence of which only known parts are read
 (``sequences``); a CastLike becomes a Cast. A resource with optimizer state is trained: it is no constant, and it equals no
-other.
+other; control flow that it reaches is written as plain ops where that is possible (``unrolled``).
 
 ``bind`` binds dimensions of a module that is IR already; ``constants`` are those of a module as rules see them; ``noops``
 proves which ops hand an operand through. ``unfuse`` is a pass of its own: it takes a fused product apart where a plan may want
@@ -23,9 +23,10 @@ from typing import ClassVar
 
 from ir.core.attributes import Dense, attributes
 from ir.core.diagnostics import UsageError
+from ir.core.facets import OptimizerState
 from ir.core.module import Func, Module, Resource, Stage, Symbol
 from ir.core.names import ABSENT
-from ir.core.ops import Op, Region, Value, all_ops, all_reads
+from ir.core.ops import Op, Region, Value, all_ops, all_reads, all_values
 from ir.core.types import ONNX_TYPES, TensorType, Type
 from passes.framework.base import ConstantEvaluator, Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -38,6 +39,7 @@ from passes.prepare.canonicalize.folding import Answer, folded, static
 from passes.prepare.canonicalize.merged import unmerged
 from passes.prepare.canonicalize.noops import passed_through
 from passes.prepare.canonicalize.sequences import without_sequences
+from passes.prepare.canonicalize.unrolled import Unroller
 
 _ROUNDS = 8  # each round needs one that removed a reader before it; real models need two
 
@@ -61,7 +63,8 @@ class CanonicalizePass(Pass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises UsageError for a binding that is none, or of a dimension that the module lacks."""
-        counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "unmerged": 0, "inlined": 0, "dead": 0}
+        counts = dict.fromkeys(("ops_before", "folded", "passed_through", "unmerged", "inlined", "unrolled", "dead"), 0)
+        counts["ops_before"] = _count(module)
         if self.dims:
             module = bind_types(module, dict(map(_binding, self.dims)))
         given, aliases = module, dict[str, str]()
@@ -83,7 +86,11 @@ class CanonicalizePass(Pass):
         for symbol in module.symbols:
             if isinstance(symbol, Func):
                 given = without_sequences(symbol, constants)
-                simplifier = _Simplifier(constants, context.evaluate, opsets, counts, _names_read(given))
+                taken = {value.name for value in (*symbol.args, *all_values(symbol.ops))}
+                unroller = Unroller(constants, {}, taken, opsets.get("onnx", 0))
+                resources = module.of_type(Resource)
+                learned = {one.name for one in resources if any(isinstance(facet, OptimizerState) for facet in one.facets)}
+                simplifier = _Simplifier(constants, context.evaluate, opsets, counts, _names_read(given), unroller, learned)
                 simplifier.types.update((arg.name, arg.type) for arg in symbol.args)
                 simplifier.types.update((name, resource.type) for name, resource in constants.resources.items())
                 yielded = {value.name for value in symbol.results}
@@ -107,9 +114,15 @@ class _Simplifier:
     opsets: dict[str, int]
     counts: dict[str, int]
     read: set[str]
+    unroller: Unroller
+    learned: set[str]
+    """Trained weights, and what depends on them."""
     types: dict[str, Type] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     makers: dict[str, Op] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.types = self.unroller.types
 
     def body(self, ops: Iterable[Op], yielded: set[str]) -> list[Op]:
         """The ops of a body after simplification; the values in ``yielded`` stay defined."""
@@ -128,6 +141,12 @@ class _Simplifier:
                 self.counts["inlined"] += 1
                 return self.inlined(op, branch, yielded)
             op = self.with_regions(op)
+            if self.learned.intersection(all_reads(op)) and (ops := self.unroller.unrolled(op)) is not None:
+                self.counts["unrolled"] += 1
+                self.read |= _names_read(ops)
+                return self.body(ops, yielded)
+        if self.learned.intersection(op.operands):
+            self.learned.update(value.name for value in op.results)
         self.types.update((value.name, value.type) for value in op.results)
         if op.name == "onnx.Identity" and op.results[0].name in yielded:
             return [op]  # all that can become of an op that must give this name to something
