@@ -7,7 +7,7 @@ sum of terms, so a gradient stays ``P(sum)`` until it is reduced, once per step.
 from __future__ import annotations
 
 from ir.layout_rules.draft import Draft, Draw
-from ir.ops.grads import ACCUMULATE, ASSIGN, DETACH, MASK
+from ir.ops.grads import ACCUMULATE, ASSIGN, DETACH, DRAWS
 from ir.ops.optimizers import EMA, STATE, WHOLE
 
 
@@ -29,8 +29,8 @@ def detach(draft: Draft) -> None:
     draft.no_gradient.add(0)
 
 
-def mask(draft: Draft) -> None:
-    """Every member makes the whole mask and slices it, so the mask does not depend on how its reader is split."""
+def draw(draft: Draft) -> None:
+    """Every member draws the whole tensor and slices it, so it does not depend on how its reader is split."""
 
 
 def optimizer(draft: Draft) -> None:
@@ -48,7 +48,7 @@ RULES: dict[str, Draw] = {
     ACCUMULATE: accumulate,
     ASSIGN: assign,
     DETACH: detach,
-    MASK: mask,
+    **dict.fromkeys(DRAWS, draw),
     EMA: ema,
     **{f"grad.{name}": optimizer for name in STATE if name not in WHOLE},
 }

@@ -24,6 +24,9 @@ ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
 DETACH = "grad.detach"
 MASK = "grad.mask"
+NORMAL, UNIFORM = "grad.normal", "grad.uniform"
+DRAWS = frozenset({MASK, NORMAL, UNIFORM})
+"""Ops that draw random numbers, which their number and the seed of the microbatch decide."""
 STEP = "grad.step"
 BATCH_NORMALIZATION = "onnx.BatchNormalization"
 UNBIASED = "unbiased"
@@ -60,8 +63,12 @@ def _masks(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
 def _drops(op: Op) -> Iterable[str]:
     if not 0 < op.get("ratio") < 1:
         yield f"a mask drops a ratio between 0 and 1 of the elements, not {op.get('ratio')}"
+    yield from _numbered(op)
+
+
+def _numbered(op: Op) -> Iterable[str]:
     if op.get("number") < 0:
-        yield f"masks are numbered from 0, not {op.get('number')}"
+        yield f"draws are numbered from 0, not {op.get('number')}"
 
 
 _STEP_OPS = (
@@ -103,6 +110,23 @@ _STEP_OPS = (
         typed=_masks,
         doc="What dropout `number` multiplies by: 0 for a random `ratio` of the elements, 1 / (1 - ratio) for the others. The "
         "operand is the seed of the microbatch; equal seeds, numbers, ratios and shapes give equal masks.",
+    ),
+    *(
+        OpDef(
+            name,
+            (1, 1),
+            (1, 1),
+            (("number", AttrDef(AttrKind.INT, True)), *((key, AttrDef(AttrKind.FLOAT, True)) for key in keys)),
+            traits=frozenset({PURE}),
+            check=_numbered,
+            typed=_masks,
+            doc=f"Random numbers of draw `number`, {told}. The operand is the seed of the microbatch; equal seeds, numbers and "
+            "shapes give equal draws.",
+        )
+        for name, keys, told in (
+            (NORMAL, ("mean", "scale"), "normal of this mean and standard deviation"),
+            (UNIFORM, ("high", "low"), "uniform from `low` to `high`"),
+        )
     ),
 )
 
@@ -154,11 +178,14 @@ __all__ = [
     "BATCH_NORMALIZATION",
     "DETACH",
     "DIALECTS",
+    "DRAWS",
     "GRAD",
     "GRAD_OPS",
     "MASK",
+    "NORMAL",
     "STEP",
     "UNBIASED",
+    "UNIFORM",
     "averages_in_order",
     "written_resources",
 ]

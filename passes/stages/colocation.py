@@ -29,7 +29,7 @@ from ir.core.facets import Color, Direction
 from ir.core.module import Module
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, DType, TensorType
-from ir.ops.grads import MASK, written_resources
+from ir.ops.grads import DRAWS, written_resources
 from passes.costs.liveness import resource_bytes
 from passes.graph.graph import reads
 from passes.graph.sizes import sized_results
@@ -54,7 +54,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
-        stays = op.name.endswith("uantizeLinear") or op.name == MASK
+        stays = op.name.endswith("uantizeLinear") or op.name in DRAWS
         for value in sized_results(op):
             maker[value.name] = i
             stays = stays or not _can_travel(value)
@@ -78,7 +78,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             elif first_reader is not None:
                 classes.join(i, first_reader)
         for value in sized_results(op):
-            if op.name == MASK or not _can_travel(value):
+            if op.name in DRAWS or not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
     for name in sorted(written_resources(func.ops)):

@@ -44,7 +44,7 @@ from passes.costs.learning import RECOMPUTE
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import describe, listing, reads
-from passes.training.dropout import with_masks
+from passes.training.dropout import with_draws
 from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
 from passes.training.groups import Group, numbers_of_group
 from passes.training.losses import with_loss
@@ -138,8 +138,7 @@ class TrainingPass(Pass):
         """Raises UsageError for a loss or a glob that the model does not fit, InvalidInput for a model that cannot train."""
         module = with_loss(module, self.loss)
         module = with_stated(_without_unread(module))
-        if self.dropout == "on":
-            module = with_masks(module, context)
+        module = with_draws(module, context, masks=self.dropout == "on")
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
         names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
         ops = tuple(self._layer(op, opset, names) for op in func.ops)

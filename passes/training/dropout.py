@@ -1,13 +1,15 @@
-"""Dropouts of a training step as ops that are the same in any split: a mask, and a product with it.
+"""Random numbers of a training step as ops that are the same in any split: noise, and dropouts as a mask and a product with it.
 
 ``%y = onnx.Dropout(%x)`` becomes ``%y.mask = grad.mask(%dropout.seed) {number, ratio}`` and ``%y = onnx.Mul(%y.mask, %x)``. The
-seed is a further argument of the entry function, a number of each microbatch; ``number`` counts the dropouts of the model. The
-mask is the first factor, so that it counts as what the product keeps for the gradient of ``%x``.
+mask is the first factor, so that it counts as what the product keeps for the gradient of ``%x``. ``onnx.RandomNormalLike(%x)``
+becomes ``grad.normal(%dropout.seed) {number, mean, scale}``, whether dropouts are on or not: a model that draws noise trains
+with noise. The seed is a further argument of the entry function, a number of each microbatch; ``number`` counts the draws of
+the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ir.core.attributes import attributes
@@ -17,7 +19,7 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from ir.layout_rules import Surroundings
-from ir.ops.grads import MASK
+from ir.ops.grads import MASK, NORMAL, UNIFORM
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
 from passes.framework.base import PassContext
@@ -30,8 +32,17 @@ _DEFAULT = 0.5
 """The ratio of a Dropout that states none."""
 
 
-def with_masks(module: Module, context: PassContext) -> Module:
-    """The module whose entry draws the masks of its dropouts; a warning where it has none.
+NOISE: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "onnx.RandomNormal": (NORMAL, {"mean": 0.0, "scale": 1.0}),
+    "onnx.RandomNormalLike": (NORMAL, {"mean": 0.0, "scale": 1.0}),
+    "onnx.RandomUniform": (UNIFORM, {"high": 1.0, "low": 0.0}),
+    "onnx.RandomUniformLike": (UNIFORM, {"high": 1.0, "low": 0.0}),
+}
+"""Operators that draw, with the op that they become and their attributes of floats, by default."""
+
+
+def with_draws(module: Module, context: PassContext, *, masks: bool) -> Module:
+    """The module whose entry draws its noise and, if ``masks``, the masks of its dropouts; a warning where it has none.
 
     Raises InvalidInput for a dropout whose mask is read, whose ratio is no constant from 0 to below 1, that stands in a region
     or is of another domain."""
@@ -41,11 +52,18 @@ def with_masks(module: Module, context: PassContext) -> Module:
     names.add(seed)
     read = {name for op in func.ops for name in reads(op)} | {value.name for value in func.results}
     around = Surroundings(module.resources.values(), module_opsets(module))
-    ops, number = list[Op](), 0
+    ops, number, dropped = list[Op](), 0, 0
     for op in func.ops:
-        _check_inside(op)
+        if masks:
+            _check_inside(op)
         around.see(op)
-        ratio = _ratio(op, around) if op.name == DROPOUT else 0.0
+        if op.name in NOISE:
+            kind, numbers = NOISE[op.name]
+            fields = attributes(number=number, **{key: float(op.get(key, value)) for key, value in numbers.items()})
+            ops.append(Op(kind, (seed,), op.results, fields, location=op.location))
+            number += 1
+            continue
+        ratio = _ratio(op, around) if masks and op.name == DROPOUT else 0.0
         if not ratio:
             ops.append(op)
             continue
@@ -56,11 +74,12 @@ def with_masks(module: Module, context: PassContext) -> Module:
         fields = attributes(number=number, ratio=ratio)
         ops.append(Op(MASK, (seed,), (mask,), fields, location=op.location))
         ops.append(Op("onnx.Mul", (mask.name, op.operands[0]), (made,), location=op.location))
-        number += 1
-    if not number:
+        number, dropped = number + 1, dropped + 1
+    if masks and not dropped:
         context.sink.warn(NoDropout(), where=func.name)
+    if not number:
         return module
-    context.count("training", dropouts=number)
+    context.count("training", dropouts=dropped, noise=number - dropped)
     return module.replace(func, _with_seed(func, ops, seed))
 
 
@@ -94,4 +113,4 @@ def _check_inside(op: Op) -> None:
         _check_inside(one)
 
 
-__all__ = ["with_masks"]
+__all__ = ["NOISE", "with_draws"]

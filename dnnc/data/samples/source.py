@@ -43,7 +43,7 @@ from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Module
-from ir.ops.grads import ASSIGN, MASK
+from ir.ops.grads import ASSIGN, DRAWS
 from passes.costs.learning import IGNORED, StepLoss
 from passes.graph.graph import reads
 
@@ -258,9 +258,9 @@ def data_inputs(module: Module) -> list[ValueInfo]:
 
 
 def _seeds(module: Module) -> list[str]:
-    """Arguments of the entry function that only ``grad.mask`` reads."""
-    masks = {name for op in module.entry.ops if op.name == MASK for name in op.operands}
-    others = {name for op in module.entry.ops if op.name != MASK for name in reads(op)}
+    """Arguments of the entry function that only draws of random numbers read."""
+    masks = {name for op in module.entry.ops if op.name in DRAWS for name in op.operands}
+    others = {name for op in module.entry.ops if op.name not in DRAWS for name in reads(op)}
     return [value.name for value in module.entry.args if value.name in masks - others]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from ir.ops.grads import DETACH, MASK
+from ir.ops.grads import DETACH, DRAWS
 from passes.prepare.cost.contractions import attention_gradient, conv_kind
 from passes.prepare.cost.facts import TRANSCENDENTAL as T
 from passes.prepare.cost.facts import Formula, OpFacts, Work
@@ -68,7 +68,7 @@ FORMULAS: dict[str, Formula] = {
     "grad.Resize": resize,
     "grad.Softmax": _per_element("softmax", 4),
     DETACH: _per_element("view", 0),
-    MASK: generated(T),
+    **dict.fromkeys(DRAWS, generated(T)),
     "grad.SoftmaxCrossEntropyLoss": _per_element("softmax", CROSS_ENTROPY, 1),
 }
 """By the op's full name."""

@@ -42,7 +42,8 @@ BODIES = {
     "a scan of columns, backward": """
       zero = Constant<value = double[2] {0.0, 0.0}>()  v = MatMul(x, w)
       last, all = Scan(zero, v) <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
-          scan_output_axes = [1], scan_output_directions = [1], body = step (double[2] h, double[2] p) => (double[2] k, double[2] g)
+          scan_output_axes = [1], scan_output_directions = [1],
+          body = step (double[2] h, double[2] p) => (double[2] k, double[2] g)
         { t = Add(h, p)  k = Tanh(t)  g = Mul(k, p) }>
       a = ReduceSum<keepdims = 0>(last)  c = Mul(all, x)  b = ReduceSum<keepdims = 0>(c)  y = Add(a, b)""",
     "a scan in a loop": """
@@ -54,7 +55,8 @@ BODIES = {
       y = ReduceSum<keepdims = 0>(last)""",
     "a branch by values": """
       v = MatMul(x, w)  a = ReduceSum<keepdims = 0>(v)  nought = Constant<value = double {0.0}>()  up = Greater(a, nought)
-      r = If(up) <then_branch = one () => (double[2,3] p) { p = Tanh(v) }, else_branch = two () => (double[2,3] q) { q = Mul(v, v) }>
+      r = If(up) <then_branch = one () => (double[2,3] p) { p = Tanh(v) },
+          else_branch = two () => (double[2,3] q) { q = Mul(v, v) }>
       y = ReduceSum<keepdims = 0>(r)""",
 }  # fmt: skip
 WEIGHT = np.random.default_rng(0).normal(size=(3, 3)) * 0.7
@@ -107,7 +109,7 @@ def test_a_loop_that_values_end_is_refused(goes_on: str, tmp_path: Path) -> None
         model_text = text.replace("n = Constant<value = int64 {2}>()", "e = ReduceSum<keepdims = 0>(x)  n = Cast<to = 7>(e)")
     BODIES["ended"] = model_text
     try:
-        with pytest.raises(InvalidInput, match="onnx.Loop, which holds a body that runs as its values say"):
+        with pytest.raises(InvalidInput, match=r"onnx\.Loop, which holds a body that runs as its values say"):
             step_of(model_of("ended"), tmp_path)
     finally:
         del BODIES["ended"]

@@ -1,6 +1,23 @@
-"""A model with a dropout behind each layer."""
+"""Models that draw: one with a dropout behind each layer, one with noise."""
 
 from __future__ import annotations
+
+
+def noisy(width: int = 32) -> str:
+    """IR of a model that multiplies by noise of a normal and adds noise of a uniform distribution to what a layer makes."""
+    type_ = f"tensor<8x{width}xf32>"
+    lines = [
+        "module @noisy {opset.onnx = 20} {",
+        *(f"  resource @h{i}.w : tensor<{width}x{width}xf32> = random(normal, seed = {i}, scale = 0.2)" for i in range(2)),
+        f"  func @main(%x : {type_}) -> (%y : {type_}) {{",
+        f"    %a = onnx.MatMul(%x, @h0.w) : {type_}",
+        f"    %n = onnx.RandomNormalLike(%a) {{mean = 1.0, scale = 0.25}} : {type_}",
+        f"    %b = onnx.Mul(%a, %n) : {type_}",
+        f"    %u = onnx.RandomUniform() {{low = -1.0, high = 1.0, shape = [8, {width}]}} : {type_}",
+        f"    %c = onnx.Add(%b, %u) : {type_}",
+        f"    %y = onnx.MatMul(%c, @h1.w) : {type_}",
+    ]
+    return "\n".join([*lines, "  }", "}", ""])
 
 
 def dropping(layers: int, width: int = 32) -> str:
@@ -23,4 +40,4 @@ def dropping(layers: int, width: int = 32) -> str:
     return "\n".join([*lines, "  }", "}", ""])
 
 
-__all__ = ["dropping"]
+__all__ = ["dropping", "noisy"]

@@ -89,7 +89,7 @@ def test_what_no_mask_can_be_made_of(old: str, new: str, told: str) -> None:
     ("text", "told"),
     [
         ("grad.mask(%s) {number = 0, ratio = 1.0} : tensor<4xf32>", "between 0 and 1 of the elements, not 1.0"),
-        ("grad.mask(%s) {number = -1, ratio = 0.5} : tensor<4xf32>", "masks are numbered from 0, not -1"),
+        ("grad.mask(%s) {number = -1, ratio = 0.5} : tensor<4xf32>", "draws are numbered from 0, not -1"),
         ("grad.mask(%x) {number = 0, ratio = 0.5} : tensor<4xf32>", "takes its seed as tensor<i64>, not %x of tensor<4xf32>"),
         ("grad.mask(%s) {number = 0, ratio = 0.5} : tensor<4xi64>", "gives a tensor of floats, not tensor<4xi64>"),
     ],

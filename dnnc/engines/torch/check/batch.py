@@ -21,7 +21,7 @@ from dnnc.engines.torch.statements.run import compiled
 from ir.core.module import Func
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, type_bytes
-from ir.ops.grads import BATCH_NORMALIZATION, MASK
+from ir.ops.grads import BATCH_NORMALIZATION, DRAWS
 from passes.costs.learning import CROSS_ENTROPY, IGNORED, StepLoss
 
 MOST = 4 << 30
@@ -120,8 +120,8 @@ def _why_not(step: Step, each: SampleLosses) -> str:
         return "weights change while the microbatches of a step are under way"
     if any(op.name == BATCH_NORMALIZATION and op.get("training_mode", 0) for op in forward.ops):
         return "batch normalisation takes the statistics of each microbatch"
-    if any(op.name == MASK for op in forward.ops):
-        return "dropout drops other elements of each microbatch"
+    if any(op.name in DRAWS for op in forward.ops):
+        return "dropout and noise draw other numbers for each microbatch"
     if loss.kind not in (CROSS_ENTROPY, "mse"):
         return "the loss is the model's own: of a step it is the mean over the microbatches"
     if not each.known:

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir
 import torch
 from torch._subclasses import FakeTensor
@@ -30,12 +31,13 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from dnnc.engines.torch.module.faults import ChangesWeight, CumulativeAverage, DrawsRandom, NoOnnxscript, NotExported, NotTraced
 from dnnc.engines.torch.module.places import causes, first_line, of_error, of_node, operator
-from dnnc.engines.torch.module.rewriting import Rewriting, guarded
+from dnnc.engines.torch.module.rewriting import DRAWN, NOISE, Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.names import unique
 from passes.training import FROM_TORCH
 
+_NOISY = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 RUNNING = ("running_mean", "running_var")
 _COUNTED = "num_batches_tracked"
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -194,7 +196,7 @@ def _refuse_random(program: Any) -> None:
         given |= dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
         drops = given.get("dropout_p", given.get("dropout"))
         infers = any(given.get(word) is False for word in ("train", "training"))
-        if operator(node) in ("native_dropout", "dropout") or drops == 0 or infers:
+        if operator(node) in ("native_dropout", "dropout", *NOISE) or drops == 0 or infers:
             continue
         advice = "leave dropouts out (dropout=False)" if drops else "let the random numbers be an argument of forward"
         raise InvalidInput(DrawsRandom(operator(node), advice), where=of_node(node))
@@ -296,6 +298,23 @@ def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
         graph.insert_before(graph[0], node)
 
 
+def without_noise(model: onnx_ir.Model) -> onnx_ir.Model:
+    """A copy of the model in which ``DRAWN`` stands for each number of noise; the model itself where it draws none."""
+    if not any(node.op_type in _NOISY for node in model.graph.all_nodes()):
+        return model
+    copy = onnx_ir.from_proto(onnx_ir.to_proto(model))
+    for node in [node for node in copy.graph if node.op_type in _NOISY]:
+        shape = [dim if isinstance(dim, int) else 1 for dim in node.outputs[0].shape or ()]
+        kind = node.outputs[0].dtype or onnx_ir.DataType.FLOAT
+        drawn = onnx_ir.tensor(np.full(shape, DRAWN, kind.numpy()))
+        constant = onnx_ir.node("Constant", [], {"value": drawn}, name=f"{node.name}/drawn")
+        constant.outputs[0].name, constant.outputs[0].type = f"{node.outputs[0].name}.drawn", node.outputs[0].type
+        constant.outputs[0].shape = node.outputs[0].shape
+        copy.graph.insert_before(node, constant)
+        node.outputs[0].replace_all_uses_with(constant.outputs[0], replace_graph_outputs=True)
+    return copy
+
+
 def _quiet(model: onnx_ir.Model) -> None:
     """Remove from each Dropout the operand that makes it drop: it was there so that the exporter keeps the node."""
     for node in model.graph.all_nodes():
@@ -303,4 +322,4 @@ def _quiet(model: onnx_ir.Model) -> None:
             node.resize_inputs(2)
 
 
-__all__ = ["RUNNING", "Exported", "as_it_was", "exported", "is_fixed"]
+__all__ = ["RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]

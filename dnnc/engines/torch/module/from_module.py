@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, Difference, case_of, disagreement
-from dnnc.engines.torch.module.exporting import as_it_was, exported
+from dnnc.engines.torch.module.exporting import as_it_was, exported, without_noise
 from dnnc.engines.torch.module.faults import OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
@@ -45,8 +45,9 @@ def from_torch(
 
     The module is exported in its present mode, which does not change. ``dnnc compile --objective training`` trains the model as
     PyTorch trains the module: parts in the mode of inference stay in it, and what requires no gradient or is detached is not
-    trained. Without ``--objective training`` the model infers. The model has no dropouts. With ``dropout`` it has those that
-    drop single elements, and ``dnnc compile --dropout on`` applies them.
+    trained. Without ``--objective training`` the model infers. Noise (``torch.randn``, ``randn_like``, ``rand``, ``rand_like``)
+    is drawn anew in each run, and in training by the seed of ``dnnc train``. The model has no dropouts. With ``dropout`` it has
+    those that drop single elements, and ``dnnc compile --dropout on`` applies them.
 
     The model is compared with the module on the given arguments and on random ones: the results of inference, and the gradients
     and running averages of a training step. The file appears only if they agree.
@@ -63,7 +64,11 @@ def from_torch(
         try:
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
                 files = save_model(made.model, Path(folder, target.name))
-                told = disagreement(case_of(module, made, args, kwargs), Path(folder, target.name))
+                quiet = without_noise(made.model)
+                compared = Path(folder, target.name if quiet is made.model else f"quiet.{target.name}")
+                if quiet is not made.model:
+                    save_model(quiet, compared)
+                told = disagreement(case_of(module, made, args, kwargs), compared)
                 if told != AGREES:
                     raise _refusal(module, args, kwargs, told)
                 for name in files:
@@ -180,7 +185,7 @@ def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> Difference | None:
         made = exported(child, args, kwargs)
         with tempfile.TemporaryDirectory(prefix="dnnc-") as folder:
             file = Path(folder, "part.onnx")
-            save_model(made.model, file)
+            save_model(without_noise(made.model), file)
             return disagreement(case_of(child, made, args, kwargs, of_inputs=True), file)
     except (InvalidInput, UsageError):
         return None

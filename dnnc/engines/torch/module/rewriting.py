@@ -28,6 +28,10 @@ _DROPOUTS = (
     *("alpha_dropout", "alpha_dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"),
     *("feature_alpha_dropout_", "feature_dropout", "feature_dropout_"),
 )
+NOISE = ("randn", "randn_like", "rand", "rand_like")
+"""Functions of torch that draw noise, which a model keeps."""
+DRAWN = 0.5
+"""What stands for each number of noise where module and model are compared."""
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _AT = 4
@@ -37,7 +41,7 @@ _AT = 4
 class Rewriting(TorchFunctionMode):
     """``dropout``: keep dropouts; without it all drop nothing, also those inside attention and recurrent layers. ``exporting``:
     write label smoothing and bags of embeddings in simpler operators, detach ``Tensor.data`` and what is computed under
-    ``no_grad``, and make no dropout in place."""
+    ``no_grad``, and make no dropout in place. Without it all noise is ``DRAWN``."""
 
     def __init__(self, *, dropout: bool, exporting: bool) -> None:
         super().__init__()
@@ -53,6 +57,8 @@ class Rewriting(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.exporting and func == _DATA:
             return args[0].detach()  # the exporter would take it for a constant
+        if not self.exporting and name in NOISE:
+            return torch.full_like(func(*args, **kwargs), DRAWN)
         if not self.dropout:
             if name in _DROPOUTS:
                 return args[0] if args else kwargs["input"]
@@ -221,4 +227,4 @@ def _bagged(
     return total if mode == "sum" else total / present.sum(1, keepdim=True).clamp(min=1)
 
 
-__all__ = ["Rewriting", "guarded"]
+__all__ = ["DRAWN", "NOISE", "Rewriting", "guarded"]

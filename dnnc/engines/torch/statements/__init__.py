@@ -51,10 +51,12 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "grad.adam": ("adam",),
     "grad.adamw": ("adam", "adamw"),
     "grad.ema": ("ema",),
-    "grad.mask": ("dropout_mask",),
+    "grad.mask": ("dropout_mask", "generator_of"),
     "grad.momentum": ("momentum",),
+    "grad.normal": ("generator_of",),
     "grad.rate": ("learning_rate_factor", "table_rate"),
     "grad.sgd": ("sgd",),
+    "grad.uniform": ("generator_of",),
     **kernels.HELPERS,
     **recurrent.HELPERS,
 }

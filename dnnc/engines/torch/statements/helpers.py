@@ -11,16 +11,21 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
-def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The mask of dropout ``number`` in the microbatch with this seed: each element is 0 with probability ``ratio``, else
-    1 / (1 - ratio).
+def generator_of(seed: Tensor, number: int) -> torch.Generator:
+    """The generator of draw ``number`` in the microbatch with this seed.
 
-    Drawn on the CPU, so that it is the same on every kind of device. The generator's seed mixes ``seed`` and ``number`` as
+    It draws on the CPU, so that numbers are the same on every kind of device. Its seed mixes ``seed`` and ``number`` as
     SplitMix64 does (Steele, Lea, Flood 2014)."""
     mixed = (int(seed) + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
-    generator = torch.Generator().manual_seed((mixed ^ mixed >> 31) >> 1)
+    return torch.Generator().manual_seed((mixed ^ mixed >> 31) >> 1)
+
+
+def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """The mask of dropout ``number`` in the microbatch with this seed: each element is 0 with probability ``ratio``, else
+    1 / (1 - ratio)."""
+    generator = generator_of(seed, number)
     kept = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") >= ratio
     return kept.to(seed.device, dtype).div_(1.0 - ratio)
 

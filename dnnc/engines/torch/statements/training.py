@@ -107,6 +107,23 @@ def _mask(call: Call) -> str:
     return f"dropout_mask({call.arg(0)}, {number}, {ratio}, {listed(call.shape(-1))}, {call.dtype(-1)})"
 
 
+def _normal(call: Call) -> str:
+    return _drawn(call, "randn", decimal(call.get("scale")), decimal(call.get("mean")))
+
+
+def _uniform(call: Call) -> str:
+    low = decimal(call.get("low"))
+    return _drawn(call, "rand", decimal(call.get("high")) - low, low)
+
+
+def _drawn(call: Call, function: str, scale: float, shift: float) -> str:
+    """Random numbers times ``scale`` plus ``shift``."""
+    generator = f"generator_of({call.arg(0)}, {int(call.get('number'))})"
+    text = f"torch.{function}({listed(call.shape(-1))}, generator={generator}, dtype=torch.float32)"
+    text += (f" * {scale!r}" if scale != 1.0 else "") + (f" + {shift!r}" if shift else "")
+    return f"({text}).to({call.arg(0)}.device, {call.dtype(-1)})"
+
+
 EMITTERS: dict[str, Emitter] = {
     "onnx.Attention": _attention,
     "onnx.NegativeLogLikelihoodLoss": _likelihood,
@@ -116,6 +133,8 @@ EMITTERS: dict[str, Emitter] = {
     DETACH: lambda call: f"{call.arg(0)}.detach()",
     EMA: _ema,
     "grad.mask": _mask,
+    "grad.normal": _normal,
+    "grad.uniform": _uniform,
     RATE: _rate,
     **{f"grad.{name}": _optimizer for name in STATE},
 }

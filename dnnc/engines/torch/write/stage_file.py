@@ -35,7 +35,7 @@ from ir.core.module import Module, Program, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.types import TensorType
 from ir.layout_rules import Surroundings
-from ir.ops.grads import ACCUMULATE, MASK, STEP
+from ir.ops.grads import ACCUMULATE, DRAWS, STEP
 from ir.ops.opdefs import module_opsets
 
 UPDATES = "update"
@@ -92,7 +92,7 @@ class _File:
         parts: dict[str, str] = {}
         for op in self.program.ops:
             self.surroundings.see(op)
-            if op.name == MASK or (op.name == "onnx.Slice" and op.operands[0] in self.masks):
+            if op.name in DRAWS or (op.name == "onnx.Slice" and op.operands[0] in self.masks):
                 self.masks.add(op.results[0].name)
             if op.name == "comm.part":
                 parts[op.results[0].name] = op.operands[0]

@@ -11,7 +11,7 @@ import pytest
 
 from dnnc.cli import main
 from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
-from tests.passes.training.dropping import dropping
+from tests.passes.training.dropping import dropping, noisy
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
@@ -56,6 +56,21 @@ def test_each_step_is_that_of_the_unsplit_model(plan: str, model: str, tmp_path:
     source = "".join(path.read_text() for path in (build / "stages").glob("*.py"))
     assert source.count("= dropout_mask(") == LAYERS * (2 if plan == "made again" else 1)
     assert main(["train", str(build), "--steps", "3", "--check", "-q"]) == 0
+
+
+def test_noise_is_the_same_on_any_plan(tmp_path: Path) -> None:
+    """Of what the unsplit model draws, with dropouts off; another seed draws other numbers."""
+    model, found = tmp_path / "noisy.ir", []
+    model.write_text(noisy())
+    for plan, options in PLANS.items():
+        build = compiled(tmp_path / plan.replace(" ", "-"), *options, "--prove", model=str(model))
+        assert main(["train", str(build), "--steps", "2", "--check", "-q"]) == 0
+        out = tmp_path / f"{plan} losses"
+        assert main(["train", str(build), "--steps", "2", "--seed", "5", "--out", str(out), "-q"]) == 0
+        found.append(losses(out))
+    assert all(one == pytest.approx(found[0], rel=1e-5) for one in found)
+    assert main(["train", str(build), "--steps", "2", "--seed", "6", "--out", str(out), "-q"]) == 0
+    assert losses(out) != pytest.approx(found[0], rel=1e-3)
 
 
 def test_losses_and_weights_depend_on_the_seed_and_not_on_the_plan(

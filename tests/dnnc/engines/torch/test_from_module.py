@@ -22,7 +22,7 @@ from torch.nn import functional  # noqa: E402
 import dnnc  # noqa: E402
 from dnnc.cli import main  # noqa: E402
 from ir.core.diagnostics import InvalidInput  # noqa: E402
-from ir.ops.grads import STATE  # noqa: E402
+from ir.ops.optimizers import STATE  # noqa: E402
 
 Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 LABELS = torch.tensor([0, 2, 1, 3])
@@ -256,8 +256,10 @@ CASES = {
     ),
     "a buffer that changes": Case(counted, counter, r"forward changes 'head.sub.steps'"),
     "random numbers": Case(
-        lambda m, x: x + torch.randn(6), words=r"'head' \(Head\), .*:\d+: .*randn draws random.*\n.*an argument of forward"
+        lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5)),
+        words=r"'head' \(Head\), .*:\d+: .*bernoulli draws random.*\n.*an argument of forward",
     ),
+    "noise": Case(lambda m, x: x * torch.randn_like(x) + torch.randn(6) * m.fc(x) + torch.rand(4, 1) * torch.rand_like(x)),
     "random numbers of Python": Case(
         stochastic_depth, words=r"module 'head' \(Head\), test_from_module.py:\d+: .*random numbers of Python.*\n.*\.eval\(\)"
     ),

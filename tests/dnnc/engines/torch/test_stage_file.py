@@ -92,7 +92,7 @@ def update(weights, gradients, step, comm):
 
 
 def two_stages() -> Module:
-    path = ROOT / "passes/programs/lower/training.out.ir"
+    path = ROOT / "passes/lower/training.out.ir"
     return parse_module(path.read_text(encoding="utf-8"), path.name)
 
 
@@ -163,7 +163,7 @@ def test_the_functions_of_two_stages_are_a_step_of_the_unsplit_model() -> None:
 
 
 def test_a_member_takes_its_part_by_its_place() -> None:
-    path = ROOT / "passes/programs/lower/training_mesh.out.ir"
+    path = ROOT / "passes/lower/training_mesh.out.ir"
     (source,) = sources(parse_module(path.read_text(encoding="utf-8"), path.name))
     assert "    x_1 = x.narrow(0, int(x_1_start), 1)\n" in source
     assert "    loss = comm.all_reduce(loss_0, channel=0, reduction='sum')\n" in source
