@@ -16,9 +16,12 @@ The last term says that libraries pass small messages on by a protocol of less l
 beside Simple): near x = 0 a byte costs 1 / ``small``, and much data costs ``switch`` seconds more than x / B. ``start``,
 ``switch`` and ``small`` are 0 unless the link states them; so is the term.
 
-Gradients are summed in buckets (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3), which pay the latency once. A sum
-begins in the last backward pass of a step, where that has made the last gradient of the bucket, and travels beside the rest of
-the pass, one sum after the other. What is left when the pass ends is exposed: it adds to the step.
+Gradients are summed in buckets (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3), which pay the latency once. In each
+stage a sum begins in the stage's own last backward pass of a step, where that has made the last gradient of the bucket, and
+travels beside the rest of the pass, one sum after the other. What is left when the pass ends is exposed: it comes before the
+stage's update, which begins right behind the pass. ``hidden`` counts both for stages of any form. A stage that ends its last
+pass early updates its weights while others still work; the simulation of the rows (``passes.timeline``) shows that, and nothing
+else depends on the stage's place in the pipeline.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from passes.costs.network import Network, Path
 
@@ -95,6 +99,36 @@ def waiting_bytes(alone: Iterable[float], summed: Iterable[float]) -> float:
     other devices as soon as their bucket is full, so one bucket of them waits at a time."""
     summed = list(summed)
     return math.fsum(alone) + min(math.fsum(summed), max([BUCKET, *summed]))
+
+
+class GradientSum(NamedTuple):
+    """The sum of one gradient over the devices of a stage. ``made``: seconds from the begin of a backward pass to the gradient;
+    ``size``: its bytes; ``seconds``: of the sum, its part of a bucket."""
+
+    made: float
+    size: float
+    seconds: float
+
+
+def hidden(sums: Iterable[Sequence[GradientSum]], backward: float) -> float:
+    """Seconds of sums of gradients that travel beside the last backward pass of a step, which takes ``backward`` seconds.
+    ``sums``: those over one set of devices each, which share buckets.
+
+    Where the order of work runs gradients of values and of weights apart (I and W), the sums travel beside the last W, which
+    takes a part p of the pass. With gradients made at as large parts of it as of the whole, they hide at least p times as much
+    (the minimum over k of the sums before bucket k and what is left of the pass behind it is concave in the length of the pass,
+    and 0 at 0): ``hidden_beside``."""
+    begun = []
+    for along in sums:
+        rows = sorted(along, key=lambda one: one.made)
+        for bucket in buckets([one.size for one in rows]):
+            begun.append((rows[bucket[-1]].made, math.fsum(rows[number].seconds for number in bucket)))
+    return max(0.0, math.fsum(seconds for _, seconds in begun) - exposed(sorted(begun), backward))
+
+
+def hidden_beside(seconds: float, part: float) -> float:
+    """Of ``seconds`` that the whole backward pass hides, those that a ``part`` of it hides at least (``hidden``)."""
+    return seconds * min(max(part, 0.0), 1.0)
 
 
 def exposed(sums: Iterable[tuple[float, float]], end: float) -> float:
@@ -202,4 +236,17 @@ def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str])
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
 
 
-__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings", "through", "waiting_bytes"]
+__all__ = [
+    "BUCKET",
+    "LAST",
+    "GradientSum",
+    "Speed",
+    "buckets",
+    "exchanges",
+    "exposed",
+    "hidden",
+    "hidden_beside",
+    "rings",
+    "through",
+    "waiting_bytes",
+]

@@ -157,10 +157,12 @@ def recomputes(module: Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Seconds of an op of a microbatch."""
+    """Seconds of an op of a microbatch. ``again``: those of ``backward`` in which the forward pass runs again, before any
+    gradient is made."""
 
     forward: float
     backward: float
+    again: float = 0.0
 
     @property
     def both(self) -> float:
@@ -177,7 +179,8 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
         if alike not in known:
             cost = op.facet(Cost, Cost())
             forward, backward = passes_seconds(op, device_type, cost.input_grad + cost.weight_grad)
-            known[alike] = Passes(forward, backward + (forward if again and backward else 0.0))
+            twice = forward if again and backward else 0.0
+            known[alike] = Passes(forward, backward + twice, twice)
         found.append(known[alike])
     return found
 

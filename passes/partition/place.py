@@ -149,8 +149,8 @@ def steps_of(
     module: Module, plan: Plan, problem: PlacementProblem, own: Sequence[Sequence[int]], chosen: Placement
 ) -> list[dict[str, Any]]:
     """What the rows of a training plan say beside their seconds per microbatch: of these the backward pass, the seconds of the
-    update once a step, on the slowest device; the values whose gradients a stage returns; and the links that its sums of
-    gradients share with others."""
+    update once a step, on the slowest device, and of the sums that its last backward pass hides; the values whose gradients a
+    stage returns; and the links that its sums of gradients share with others."""
     found: list[dict[str, Any]] = []
     learned = updates(module, own)
     speeds = [replica_speed(problem, devices) for devices in chosen]
@@ -164,11 +164,13 @@ def steps_of(
             if stage not in (message.source, message.target):
                 pairs = turns(chosen[message.source], chosen[message.target])
                 others.update(link for pair in pairs for link, _ in problem.media(channel, *pair))
-        works = learning_seconds(module, type_)
+        every = learning_seconds(module, type_)
+        works = [every[i] for i in positions]
         found.append(
             {
-                "backward": math.fsum(works[i].backward for i in positions),
-                "sync": update.seconds(type_, speed, len(chosen[stage])),
+                "backward": math.fsum(one.backward for one in works),
+                "sync": update.seconds(type_, speed, len(chosen[stage]), works),
+                "hidden": update.hidden(type_, speed, len(chosen[stage]), works),
                 "learning": tuple(sorted(m.tensor for m in problem.messages if m.target == stage and m.times > 1)),
                 "shared": tuple(
                     sorted((link, seconds / plan.microbatches) for link, seconds in busy[stage].items() if link in others)

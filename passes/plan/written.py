@@ -225,8 +225,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     for number, stage in enumerate(stages):
         used = sorted({types[device] for device in stage.mesh.devices})
         bytes_ = footprint(module.entry, weights, stage)
-        hidden = stage.bill.hidden if len(stages) == 1 else 0.0  # nobody searched for stages whose sums are hidden
-        training = _of_training(module, stage, plan.microbatches, hidden) if plan.minimises.trains else {}
+        training = _of_training(module, stage, plan.microbatches) if plan.minimises.trains else {}
         rows.append(
             PlanStage(
                 index=number,
@@ -234,7 +233,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 devices=stage.devices,
                 ops=len(stage.ops),
                 compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
-                collectives=max(0.0, stage.bill.communication - hidden),
+                collectives=max(0.0, stage.bill.communication - stage.bill.hidden),
                 weights=bytes_.weights,
                 workspace=bytes_.workspace,
                 mesh=names[number],
@@ -297,10 +296,11 @@ def _shared(
     ]
 
 
-def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float) -> dict[str, Any]:
+def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, Any]:
     """What a stage's row says of its backward pass: all that the forward pass alone would not cost, but the synchronisation of
     its weights' gradients and their update, of which the bill has a part of each of ``microbatches``, as it has of what is
-    ``hidden`` of that."""
+    hidden of that."""
+    hidden = stage.bill.hidden
     alone = part_of(module.entry, stage)
     forward = price(module, alone, stage.mesh, stage.decisions, uneven=stage.bill.uneven).compute
     synced = math.fsum(one.seconds for one in stage.bill.collectives if one.summed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +13,10 @@ from ir.core.facets import Transfer
 from ir.core.module import Func, Module, Plan
 from ir.core.topology import DeviceType, Topology
 from ir.ops.rows import edge_slots
-from passes.costs.exchange import Speed, rings, waiting_bytes
+from passes.costs.exchange import GradientSum, Speed, hidden, rings, waiting_bytes
 from passes.costs.learning import (
     InFlight,
+    Passes,
     learning,
     learning_seconds,
     recomputes,
@@ -55,17 +58,33 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a stage does once a step: ``moved`` bytes of weights and state, and gradients of so many bytes each to add up."""
+    """What a stage does once a step: ``moved`` bytes of weights and state, and gradients of so many bytes each to add up.
+    ``makers``: of each gradient the op of the stage, by its place there, that makes its last term in a backward pass, the first
+    that reads the weight; -1 of a weight of several stages, whose sum waits for what the others send."""
 
     moved: int
     gradients: tuple[int, ...]
+    makers: tuple[int, ...]
 
-    def seconds(self, device_type: DeviceType, speed: Speed, replicas: int) -> float:
-        """``speed``: of a ring of the replicas, which add up gradients in buckets."""
-        summed = 0.0
-        if replicas > 1 and not device_type.free_transfers:
-            summed = math.fsum(speed.reduce_seconds(replicas, size) for size in self.gradients)
-        return summed + update_seconds(self.moved, device_type)
+    def seconds(self, device_type: DeviceType, speed: Speed, replicas: int, passes: Sequence[Passes]) -> float:
+        """Behind the last backward pass. ``speed``: of a ring of the replicas, which add up gradients in buckets;
+        ``passes``: of each op of the stage."""
+        sums = self.sums(device_type, speed, replicas)
+        return math.fsum(sums) - self.hidden(device_type, speed, replicas, passes) + update_seconds(self.moved, device_type)
+
+    def hidden(self, device_type: DeviceType, speed: Speed, replicas: int, passes: Sequence[Passes]) -> float:
+        """Seconds of the sums that travel beside the last backward pass."""
+        seconds = self.sums(device_type, speed, replicas)
+        backs = [one.backward - one.again for one in passes]
+        made = list(itertools.accumulate(reversed(backs)))[::-1]
+        rows = zip(self.makers, self.gradients, seconds, strict=True)
+        return hidden([[GradientSum(made[op], size, one) for op, size, one in rows if op >= 0]], math.fsum(backs))
+
+    def sums(self, device_type: DeviceType, speed: Speed, replicas: int) -> list[float]:
+        """Seconds of the sum of each gradient."""
+        if replicas == 1 or device_type.free_transfers:
+            return [0.0] * len(self.gradients)
+        return [speed.reduce_seconds(replicas, size) for size in self.gradients]
 
     def busy(self, speed: Speed, replicas: int) -> dict[str, float]:
         """Seconds that the sums keep each medium busy, once a step."""
@@ -75,13 +94,18 @@ class Update:
 
 def updates(module: Module, own: Sequence[Sequence[int]]) -> tuple[Update, ...]:
     """The updates of each stage. A weight of several stages is updated by the first."""
-    learned, sizes = learning(module), resource_bytes(module)
+    learned, sizes, ops = learning(module), resource_bytes(module), module.entry.ops
+    stages = Counter(name for positions in own for name in {name for i in positions for name in reads(ops[i])})
     found, done = [], set[str]()
     for positions in own:
-        names = [name for i in positions for name in reads(module.entry.ops[i]) if name in learned.state]
-        here = [name for name in dict.fromkeys(names) if name not in done]
-        done.update(here)
-        found.append(Update(sum(learned.update[name] for name in here), tuple(sizes[name] for name in here)))
+        first: dict[str, int] = {}
+        for place, i in enumerate(positions):
+            for name in reads(ops[i]):
+                if name in learned.state and name not in done:
+                    first.setdefault(name, place)
+        done.update(first)
+        makers = tuple(place if stages[name] == 1 else -1 for name, place in first.items())
+        found.append(Update(sum(learned.update[name] for name in first), tuple(sizes[name] for name in first), makers))
     return tuple(found)
 
 
@@ -100,11 +124,12 @@ def placement_problem(
     replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
     bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
-    by_type = {}
+    by_type, passes = dict[str, list[float]](), dict[str, list[Passes]]()
     for type_ in topology.types:
         if plan.in_steps:
             works, handover = learning_seconds(module, type_), type_.handover if len(own) > 1 else 0.0
             by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
+            passes[type_.name] = works
             continue
         handover = type_.handover if len(own) > 1 or replicas[0] > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
@@ -122,7 +147,8 @@ def placement_problem(
                 shared = plan.stages[stage].replicas
                 port = net.port(device.name)
                 speed = Speed(port.bandwidth, port.latency)  # at best: ``settled`` knows which devices share the stage
-                once = updated[stage].seconds(topology.type(device.type), speed, shared)
+                works = [passes[device.type][i] for i in own[stage]]
+                once = updated[stage].seconds(topology.type(device.type), speed, shared, works)
                 later = once * shared / plan.microbatches  # a replica handles so many fewer microbatches
             row.append(by_type[device.type][stage] + later if allowed and fits else math.inf)
         compute.append(tuple(row))
@@ -150,7 +176,10 @@ def settled(
         for device in devices if len(devices) > 1 else ():
             port = problem.network.port(problem.names[device])
             type_ = problem.topology.type(problem.topology.devices[device].type)
-            once, least = (update.seconds(type_, by, len(devices)) for by in (real, Speed(port.bandwidth, port.latency)))
+            works = learning_seconds(module, type_)
+            own_works = [works[i] for i in own[stage]]
+            speeds = (real, Speed(port.bandwidth, port.latency))
+            once, least = (update.seconds(type_, by, len(devices), own_works) for by in speeds)
             row[device] += max(0.0, once - least) * len(devices) / plan.microbatches
         compute[stage] = tuple(row)
     return replace(problem, compute=tuple(compute))

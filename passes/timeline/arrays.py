@@ -126,11 +126,13 @@ def _stated(load: Workload) -> dict[str, tuple[float, ...]]:
     return dict(zip(PASSES, of_kind, strict=True))
 
 
-def _seconds(load: Workload, verb: Action) -> float:
+def _seconds(load: Workload, flow: Flow, verb: Action) -> float:
     if verb.channel is not None:
         wire = load.wires[verb.channel]
         return wire.send if verb.kind == SEND else wire.receive
-    return load.seconds(verb.kind, verb.stage) if verb.stage < len(_stated(load)[verb.kind]) else 0.0
+    if verb.stage >= len(_stated(load)[verb.kind]):
+        return 0.0
+    return load.seconds(verb.kind, verb.stage, split=verb.stage in flow.split)
 
 
 def _bounds(counts: Iterable[int]) -> Any:
@@ -154,13 +156,13 @@ def _verbs(load: Workload, flow: Flow) -> tuple[Verbs, int]:
         needs.append([(place[one.kind, one.stage, one.channel], late - (one.microbatch or 0)) for one in waits])
         media = load.wires[action.channel or 0].media if v >= len(verbs) - wires else ()
         if action.channel is None and load.shared and load.shared[action.stage]:
-            taken = _seconds(load, action)
+            taken = _seconds(load, flow, action)
             media = (tuple((name, part * taken) for name, part in load.shared[action.stage]),)
         turns.append([[(names.setdefault(name, len(names)), busy) for name, busy in row] for row in media])
     flat = [need for of_verb in needs for need in of_verb]
     occupied = [one for of_verb in turns for row in of_verb for one in row]
     return Verbs(
-        seconds=np.array([_seconds(load, action) for action in verbs], np.float64),
+        seconds=np.array([_seconds(load, flow, action) for action in verbs], np.float64),
         need_start=_bounds(map(len, needs)),
         need=np.array([need for need, _ in flat], np.int64),
         back=np.array([back for _, back in flat], np.int64),

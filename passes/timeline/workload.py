@@ -15,6 +15,7 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cos
 from ir.core.module import Func, Mesh, Module, Plan
 from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
+from passes.costs.exchange import hidden_beside
 from passes.costs.liveness import SLOTS
 from passes.costs.network import network
 from passes.graph.faults import NoPlacedPlan
@@ -48,7 +49,8 @@ class Workload:
     holds their collectives too.
 
     Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of which ``weights[stage]``
-    are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the stages that have an update
+    are those of gradients of weights alone; ``sync[stage]`` seconds once a step, behind the last backward pass of the stage,
+    which hides ``hidden[stage]`` seconds of sums of gradients (no entry: none); ``updates`` the stages that have an update
     whatever its seconds. All are empty of inference. ``shared[stage]``: links that collectives of the stage share with others,
     each with the part of the stage's seconds that they keep it busy. ``saved[stage]``: bytes that a device saves of a
     microbatch in flight, and ``space``: bytes that devices have for that (no entry: no limit); empty where nobody asked."""
@@ -66,15 +68,19 @@ class Workload:
     shared: tuple[tuple[tuple[str, float], ...], ...] = ()
     saved: tuple[int, ...] = ()
     space: tuple[tuple[str, int], ...] = ()
+    hidden: tuple[float, ...] = ()
 
-    def seconds(self, kind: str, stage: int) -> float:
-        """Of a pass of a stage, or its update. Raises ValueError for a stage that there is none of, and for another kind."""
+    def seconds(self, kind: str, stage: int, *, split: bool = False) -> float:
+        """Of a pass of a stage, or its update; ``split``: of a stage that does ``I`` and ``W`` apart, whose update waits for
+        the sums that ``W`` does not hide. Raises ValueError for a stage that there is none of, and for another kind."""
         if not 0 <= stage < len(self.compute):
             raise ValueError(f"no such stage: {stage}")
         if kind == COMPUTE:
             return self.compute[stage]
         if kind == UPDATE:
-            return self.sync[stage]
+            hidden = self.hidden[stage] if split and self.hidden else 0.0
+            part = self.weights[stage] / self.backward[stage] if hidden and self.backward[stage] else 0.0
+            return self.sync[stage] + hidden - hidden_beside(hidden, part)
         if kind == BACKWARD:
             return self.backward[stage]
         if kind == WEIGHT_GRADIENT:
@@ -163,6 +169,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
         together=frozenset(stage.index for stage in plan.stages if stage.mesh),
         backward=tuple(stage.backward for stage in plan.stages) if training else (),
         sync=tuple(stage.sync for stage in plan.stages) if training else (),
+        hidden=tuple(stage.hidden for stage in plan.stages) if training else (),
         weights=weight_seconds(module, plan) if training else (),
         updates=updating(module.entry) if training else frozenset(),
         shared=tuple(tuple((name, seconds / stage.working) for name, seconds in stage.shared) for stage in plan.stages),

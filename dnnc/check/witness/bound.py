@@ -15,10 +15,11 @@ one device has none: its T >= W / max l, and at least the seconds of all ops on 
 
 *A step* of M microbatches on k devices in stages of r_i replicas takes k + b periods, with b the largest of
 r_i (ceil(M / r_i) - 1). So b is at least that of the best r <= k (of r = 1 on ``devices``), and where it is no more than some
-b, each stage has at least r(b) replicas. All replicas update their weights and add up their gradients, once a step: 1/M of r(b)
-times these seconds is added to the worth of the op that is the first to read a weight. A period takes W over the k highest
-prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with S >= 1, each weight is updated
-once, and sums may be hidden: M W / L. Without a flush it is M periods in either form.
+b, each stage has at least r(b) replicas. All replicas update their weights once a step: 1/M of r(b) times these seconds is
+added to the worth of the op that is the first to read a weight. They add up their gradients too, beside a last backward pass of
+B seconds: of S seconds of sums max(0, S - B) are left at least, so either none are counted, or S - B, which is a sum over ops.
+A period takes W over the k highest prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with
+S >= 1, each weight is updated once, and sums may be hidden: M W / L. Without a flush it is M periods in either form.
 
 *One sample alone* takes at least the longest path through the ops, each on the device that is fastest at it, whatever the
 prices.
@@ -119,7 +120,8 @@ def _of_step(facts: Facts, record: Witness, prices: Mapping[str, float], every: 
         if all(behind < other for other in fewest):
             fewest[behind] = replicas
     for behind, replicas in fewest.items():
-        worth = _worth(stage_seconds(facts, replicas), prices)
+        rows = [stage_seconds(facts, replicas, len(every) if hidden else 0) for hidden in (False, True)]
+        worth = max(_worth(row, prices) for row in rows)
         for k in range(replicas, len(every) + 1):
             least = min(least, (k + behind) * worth / sum(every[:k]) if sum(every[:k]) else 0.0)
     return least
@@ -131,13 +133,13 @@ def _shares(facts: Facts) -> bool:
     return len(set(devices)) < len(devices)
 
 
-def stage_seconds(facts: Facts, replicas: int = 1) -> dict[str, list[float]]:
+def stage_seconds(facts: Facts, replicas: int = 1, most: int = 0) -> dict[str, list[float]]:
     """By type, seconds of each op in a stage that holds all it may be fused into; of a training step on all of so many
-    replicas, with what they spend once a step."""
+    replicas, with what they spend once a step (``_updates``)."""
     outputs = [value.name for value in facts.module.entry.results]
     if not facts.plan.in_steps:
         return {type_.name: body_seconds(facts.ops, type_, outputs) for type_ in facts.types}
-    updated = _updates(facts, replicas)
+    updated = _updates(facts, replicas, most)
     return {
         type_.name: [both + again for both, again in zip(facts.steps(type_), updated[type_.name], strict=True)]
         for type_ in facts.types
@@ -179,9 +181,14 @@ def _cut(op: Op, type_: DeviceType, facts: Facts) -> float:
     return forward * (1 + recomputes(facts.module)) + backward
 
 
-def _updates(facts: Facts, replicas: int = 1) -> dict[str, list[float]]:
-    """By type, what one microbatch is charged of the updates of all replicas, and of the sums of gradients around them, of the
-    weights that each op is the first to read."""
+def _updates(facts: Facts, replicas: int = 1, most: int = 0) -> dict[str, list[float]]:
+    """By type, what one microbatch is charged of the updates of all of a stage's r >= ``replicas``, of the weights that each op
+    is the first to read.
+
+    Of its S seconds of sums of gradients a stage hides at most S, so this counts none; and at most B, those of a backward pass:
+    with ``most`` replicas at most it counts S - B instead, of each op, at the r for which that is least. S is 2 (r - 1) / r
+    of the bytes over a port, and for each bucket 2 (r - 1) latencies, of which r - 1 are counted ``replicas`` times, so that r
+    times this is linear in r and is least at an end."""
     first: list[list[str]] = []
     done = set[str]()
     for op in facts.ops:
@@ -191,17 +198,17 @@ def _updates(facts: Facts, replicas: int = 1) -> dict[str, list[float]]:
     for type_ in facts.types:
         ports = [facts.net.port(device.name) for device in facts.topology.devices if device.type == type_.name]
         latency, bandwidth = min(port.latency for port in ports), max(port.bandwidth for port in ports)
-        memory = bandwidth_of(type_)
+        memory, back = bandwidth_of(type_), facts.gradients(type_) if most else [0.0] * len(facts.ops)
         row = []
-        for names in first:
-            seconds = 0.0
+        for names, hidden in zip(first, back, strict=True):
+            moved = summed = 0.0
             for name in names:
                 size = facts.weights[name]
-                seconds += updated_bytes(size, facts.learned.state[name]) / memory if memory else 0.0
-                if replicas > 1 and not type_.free_transfers:
-                    part = size / max(size, BUCKET)  # of a bucket
-                    seconds += 2 * (replicas - 1) * (size / replicas / bandwidth + part * latency)
-            row.append(seconds * replicas / facts.plan.microbatches)
+                moved += updated_bytes(size, facts.learned.state[name]) / memory if memory else 0.0
+                if most and not type_.free_transfers:
+                    summed += 2 * (size / bandwidth + replicas * size / max(size, BUCKET) * latency)  # for each of r - 1
+            ends = (r * (moved - hidden) + (r - 1) * summed for r in {replicas, most or replicas})
+            row.append(min(ends) / facts.plan.microbatches)
         found[type_.name] = row
     return found
 

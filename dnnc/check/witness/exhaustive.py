@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dnnc.check.witness.facts import Facts
-from dnnc.check.witness.value import combined
+from dnnc.check.witness.value import Summed, combined, exposed
 from ir.core.topology import Device
 from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
@@ -197,20 +197,37 @@ class Search:
         type_ = self.facts.topology.type(kind.device.type)
         seconds = math.fsum([row[v] for v in members] if row else self.facts.seconds(type_, members))
         if self.plan.in_steps:
-            seconds += math.fsum(self.update(v, kind, replicas) for v in members) * replicas / self.microbatches
+            seconds += self.update(own, kind, replicas) * replicas / self.microbatches
         return seconds
 
-    def update(self, v: int, kind: Kind, replicas: int) -> float:
-        """Seconds of the update, once a step, of the weights that an op is the first to read."""
+    def update(self, own: int, kind: Kind, replicas: int) -> float:
+        """Seconds of the update, once a step, of the weights that ops of a stage are the first to read, and of sums of their
+        gradients that the last backward pass does not hide."""
         type_, port = self.facts.topology.type(kind.device.type), self.facts.net.port(kind.device.name)
-        bandwidth, seconds = bandwidth_of(type_), 0.0
-        for name in self.first[v]:
-            size = self.facts.weights[name]
-            seconds += updated_bytes(size, self.facts.learned.state[name]) / bandwidth if bandwidth else 0.0
-            if replicas > 1 and not type_.free_transfers:
-                part = size / max(size, BUCKET)
-                seconds += 2 * (replicas - 1) * (size / replicas / port.bandwidth + part * port.latency)
-        return seconds
+        bandwidth, seconds, left = bandwidth_of(type_), 0.0, 0.0
+        back, sums = self.facts.gradients(type_), list[Summed]()
+        for v in _positions(own):
+            for name in self.first[v]:
+                size = self.facts.weights[name]
+                seconds += updated_bytes(size, self.facts.learned.state[name]) / bandwidth if bandwidth else 0.0
+                if replicas > 1 and not type_.free_transfers:
+                    part = size / max(size, BUCKET)
+                    summed = 2 * (replicas - 1) * (size / replicas / port.bandwidth + part * port.latency)
+                    if self.readers[name] & ~own:  # it waits for what other stages send
+                        seconds += summed
+                    else:
+                        sums.append(Summed(left, size, summed))
+            left += back[v]
+        return seconds + exposed(sums)
+
+    @cached_property
+    def readers(self) -> dict[str, int]:
+        """Of each weight the ops that read it, as bits."""
+        found: dict[str, int] = {}
+        for v, op in enumerate(self.facts.ops):
+            for name in reads(op):
+                found[name] = found.get(name, 0) | 1 << v
+        return found
 
     @cached_property
     def first(self) -> list[list[str]]:

@@ -130,6 +130,18 @@ class Facts:
             known = self._steps[type_.name] = [one.both for one in learning_seconds(self.module, type_)]
         return known
 
+    def gradients(self, type_: DeviceType) -> list[float]:
+        """Of each op, the seconds in which the backward pass of a microbatch makes its gradients."""
+        known = self._gradients.get(type_.name)
+        if known is None:
+            works = learning_seconds(self.module, type_)
+            known = self._gradients[type_.name] = [one.backward - one.again for one in works]
+        return known
+
+    @cached_property
+    def _gradients(self) -> dict[str, list[float]]:
+        return {}
+
     @cached_property
     def _steps(self) -> dict[str, list[float]]:
         return {}

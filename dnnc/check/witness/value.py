@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from dnnc.check.witness.facts import Facts, Tensor
 from ir.core.ops import Op
+from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
 from ir.ops.rows import edge_slots
 from passes.costs.exchange import BUCKET
@@ -73,6 +75,31 @@ class Ring:
         if self.switch and self.small and 1 / self.small > self.byte:
             seconds += self.switch * moved / (moved + self.switch / (1 / self.small - self.byte))
         return seconds * size / whole
+
+
+class Summed(NamedTuple):
+    """A gradient that replicas add up: ``left``, seconds of the backward pass behind it; its bytes; seconds of its sum."""
+
+    left: float
+    size: int
+    seconds: float
+
+
+def exposed(sums: Iterable[Summed]) -> float:
+    """Seconds behind a backward pass until the last sum of gradients ends; ``sums`` in the order of the ops that read the
+    weights first. From the last that the pass makes to the first they go into buckets, of at most 2^20 bytes, then of twice as
+    many each, up to ``BUCKET``, or of one gradient. The sum of a bucket begins once the pass has made the last gradient in it
+    and the sum before has ended. So the sums from bucket k on end at least what they take, less what is left of the pass at k,
+    behind the pass; and one k makes that exact."""
+    most = behind = left = held = 0.0
+    room = float(1 << 19)
+    for one in sorted(reversed(tuple(sums)), key=lambda one: one.left):
+        if not behind or held + one.size > room:
+            held, room, left = 0.0, min(2 * room, float(BUCKET)), one.left
+        held += one.size
+        behind += one.seconds
+        most = max(most, behind - left)
+    return most
 
 
 def ring_of(facts: Facts, devices: Sequence[str]) -> Ring:
@@ -157,15 +184,33 @@ class Stages:
         return [name for name in names if name in self.facts.learned.state and name not in before]
 
     def update(self, index: int, device: str) -> float:
-        """Seconds of the update once a step: sums of gradients around the replicas, and the bytes that are read and written."""
+        """Seconds of the update once a step: sums of gradients around the replicas, those that the last backward pass does not
+        hide, and the bytes that are read and written."""
         facts, names, devices = self.facts, self.updated(index), self.on[index]
         type_, summed = facts.type_of(device), 0.0
         if len(devices) > 1 and not type_.free_transfers:
-            ring = ring_of(facts, devices)
-            summed = math.fsum(ring.seconds(len(devices), facts.weights[name]) for name in names)
+            ring, left = ring_of(facts, devices), self.left(index, type_)
+            sums = {
+                name: Summed(left.get(name, 0.0), size := facts.weights[name], ring.seconds(len(devices), size))
+                for name in names
+            }
+            waiting = math.fsum(one.seconds for name, one in sums.items() if name not in left)
+            summed = waiting + exposed(one for name, one in sums.items() if name in left)
         moved = sum(updated_bytes(facts.weights[name], facts.learned.state[name]) for name in names)
         bandwidth = bandwidth_of(type_)
         return summed + (moved / bandwidth if bandwidth else 0.0)
+
+    def left(self, index: int, type_: DeviceType) -> dict[str, float]:
+        """Of each weight that only this stage reads, the seconds of a backward pass behind its gradient: those of the ops
+        before the first that reads it."""
+        read = Counter(name for own in self.facts.stages for name in {name for i in own for name in reads(self.facts.ops[i])})
+        back, found, seconds = self.facts.gradients(type_), dict[str, float](), 0.0
+        for position in self.facts.stages[index]:
+            for name in reads(self.facts.ops[position]):
+                if read[name] == 1:
+                    found.setdefault(name, seconds)
+            seconds += back[position]
+        return found
 
     def moved(self, tensor: Tensor, source: str, target: str, pays: str) -> float:
         """Seconds that one end, ``pays``, spends on one message."""

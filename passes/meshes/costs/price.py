@@ -26,7 +26,7 @@ from ir.core.types import Partial, Replicate, TensorType, Type
 from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backward_rule, rules
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
-from passes.costs.exchange import buckets, exposed, waiting_bytes
+from passes.costs.exchange import GradientSum, hidden, waiting_bytes
 from passes.costs.learning import clips, made_last, of_weights, recomputes, trained, updated_bytes
 from passes.costs.op_time import is_head, may_fuse
 from passes.graph.graph import reads
@@ -120,7 +120,7 @@ class _Walk:
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
             self.summed |= of_weights(module.entry, self.state)
-        self.last = made_last(func)
+        self.last = made_last(module.entry)  # as the search counts those of a stage
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
@@ -157,7 +157,7 @@ class _Walk:
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
         self.bill.waiting = waiting_bytes(self.alone, self.together)
         self.bill.compute = math.fsum([*self.worked, *self.updated])
-        self.bill.hidden = self.hidden(func) / self.microbatches
+        self.bill.hidden = self.hidden(module, func) / self.microbatches
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
@@ -364,29 +364,29 @@ class _Walk:
         self.worked.append(seconds)
         self.bill.work[self.maker[name]] += seconds
 
-    def hidden(self, func: Func) -> float:
+    def hidden(self, module: Module, func: Func) -> float:
         """Seconds of sums of gradients that the last backward pass of a step hides. A sum over the first axis of a weight
-        begins in it; what follows on other axes, and what leaves parts, waits for the update."""
+        begins in it; what follows on other axes, what leaves parts, and what waits for other stages that read the weight,
+        waits for the update."""
         first: dict[str, int] = {}
         for position, op in enumerate(func.ops):
             for name in reads(op):
                 first.setdefault(name, position)
+        own = {op.id for op in func.ops}
+        elsewhere = {name for op in module.entry.ops if op.id not in own for name in reads(op)}
         backs = [self.bill.back[op.id] for op in func.ops]
-        done = list(itertools.accumulate(reversed(backs)))[::-1]  # when the gradients of an op are made
+        made = list(itertools.accumulate(reversed(backs)))[::-1]  # when the gradients of an op are
         sums: dict[str, dict[str, Collective]] = {}
         for one in self.bill.collectives:
-            alone = one.summed and len(self.given[one.value]) == 1
+            alone = one.summed and len(self.given[one.value]) == 1 and one.value not in elsewhere
             if alone and not any(one.value in row for row in sums.values()):
                 sums.setdefault(one.axis if one.kind == "all_reduce" else "", {})[one.value] = one
         sums.pop("", None)
-        begun = []
-        for along in sums.values():
-            rows = sorted(along.values(), key=lambda one: done[first[one.value]])
-            for bucket in buckets([one.size for one in rows]):
-                some = [rows[number] for number in bucket]
-                begun.append((done[first[some[-1].value]], math.fsum(one.seconds * one.runs for one in some)))
-        whole = math.fsum(seconds for _, seconds in begun)
-        return max(0.0, whole - exposed(sorted(begun), math.fsum(backs)))
+        rows = [
+            [GradientSum(made[first[name]], one.size, one.seconds * one.runs) for name, one in along.items()]
+            for along in sums.values()
+        ]
+        return hidden(rows, math.fsum(backs))
 
 
 def _passing(func: Func, times_read: Mapping[str, int]) -> dict[str, str]:

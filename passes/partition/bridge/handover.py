@@ -59,11 +59,12 @@ def with_handover(asked: Asked, solution: Solution, value_of: Callable[[Problem,
     """The solution with hand-over in its value and bound, or the model as one stage where that is faster and allowed.
     ``value_of``: what the objective says of a solution of several stages."""
     problem, topology = asked.problem, asked.topology
+    if solution.stages and asked.steps is not None:
+        return with_bound(
+            replace(solution, value=value_of(_raised(asked, solution), solution)), solution.bound, solution.reason
+        )
     if not solution.stages or not any(_seconds(problem.kinds, topology)):
         return solution
-    if asked.steps is not None:
-        value = value_of(_raised(asked, solution), solution) if len(solution.parts) > 1 else solution.value
-        return with_bound(replace(solution, value=value), solution.bound, solution.reason)
     parts, single = solution.parts, one_stage(asked, solution)
     if len(parts) > 1:
         value = value_of(_raised(asked, solution), solution)
@@ -117,11 +118,17 @@ def _seconds(kinds: Sequence[Kind], topology: Topology) -> list[float]:
 
 
 def _raised(asked: Asked, solution: Solution) -> Problem:
-    """The problem with hand-over in the compute of the first node of each stage."""
+    """The problem with hand-over in the compute of the first node of each stage; of training, with what it leaves out of sums
+    of gradients."""
     problem, stages = asked.problem, solution.stages or ()
     own, seconds = _seconds(problem.kinds, asked.topology), problem.seconds.copy()
-    for owner, nodes in solution.parts:
-        seconds[stages[owner][0], nodes[0]] += own[stages[owner][0]]
+    parts = [(stages[owner][0], nodes) for owner, nodes in solution.parts]
+    more, steps = [0.0] * len(parts), asked.steps
+    if steps is not None:
+        more = steps.exposed(problem, asked.groups, parts, asked.members(solution.parts))
+    for (kind, nodes), exposed in zip(parts, more, strict=True):
+        handover = own[kind] if steps is None or len(parts) > 1 else 0.0
+        seconds[kind, nodes[0]] += handover + exposed
     return replace(problem, seconds=seconds)
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
@@ -45,7 +46,7 @@ from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, With
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution, uncut
-from passes.solvers.work import now, sufficient_gap
+from passes.solvers.work import is_over, now, sufficient_gap
 from passes.stages.bounds import best_bound
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
@@ -126,6 +127,8 @@ class PartitionPass(Pass):
 
     def _trained(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The module with a plan for training steps."""
+        from passes.partition.bridge.steps import bounded
+
         steps = self._steps(module, topology, context)
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         every, most = len(topology.devices), steps.replicas
@@ -138,7 +141,7 @@ class PartitionPass(Pass):
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)
 
-        def plan_of(stages: int) -> tuple[Module, Plan, float]:
+        def plan_of(stages: int, steps: Steps = steps, worth: float = worth) -> tuple[Module, Plan, float]:
             found = replace(stream, stages=stages)._planned(module, topology, context, steps, beaten=worth)
             plan = found.first(Plan)
             assert plan is not None
@@ -148,9 +151,16 @@ class PartitionPass(Pass):
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         try:
-            if self.stages or not steps.flush:
-                return plan_of(self.stages)[0]
-            return steps.quickest(plan_of, devices, beaten)
+            found = plan_of(self.stages)[0] if self.stages or not steps.flush else steps.quickest(plan_of, devices, beaten)
+            best = needed(found, Plan)
+            if most > 1 and best.value > best.bound * (1 + sufficient_gap(len(module.entry.ops), every)) and not is_over():
+                # Stages may hide less of their sums than was counted: the best plan that hides none may hide more.
+                none, below = replace(steps, hides=False), steps.longest(min(beaten, best.value), any_devices)
+                with suppress(NoBetterPlan, Infeasible):
+                    other, plan, _ = plan_of(self.stages, none, below)
+                    if plan.value < best.value:
+                        return other.replace(plan, bounded(plan, min(best.bound, plan.value)))
+            return found
         except NoBetterPlan as error:  # a bound on periods
             raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
         except Overfull as error:  # likewise

@@ -1,11 +1,12 @@
 """Training steps of a model in stages: the problem of a stream with the costs of both passes, and how many stages fill
 quickest.
 
-A stage is busy with a microbatch forward and backward, with its part of the update, and with tensors and the gradients that
-come back. So the least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many
-periods as there are devices to fill, fewer where all stages have replicas, which begin at once (``step_seconds``). So fewer
-stages may be better although each is slower: every number of stages below that of the least load is tried that may be. Without
-a flush behind each step the pipeline stays full, and the least load is the best.
+A stage is busy with a microbatch forward and backward, with its part of the update and of the sums of gradients that its last
+backward pass of a step does not hide (``passes.costs.exchange``), and with tensors and the gradients that come back. So the
+least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many periods as there
+are devices to fill, fewer where all stages have replicas, which begin at once (``step_seconds``). So fewer stages may be better
+although each is slower: every number of stages below that of the least load is tried that may be. Without a flush behind each
+step the pipeline stays full, and the least load is the best.
 
 What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
 every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
@@ -25,7 +26,7 @@ from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.outcomes import outcome
 from ir.core.topology import Topology
-from passes.costs.exchange import BUCKET
+from passes.costs.exchange import BUCKET, LAST, Speed
 from passes.costs.learning import (
     ASYNCHRONOUS,
     InFlight,
@@ -46,7 +47,8 @@ from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.solvers.work import is_over
 from passes.stages.bounds import least_step, prices
 from passes.stages.from_ir import problem_of
-from passes.stages.problem import Floats, Problem
+from passes.stages.placement_from_ir import updates
+from passes.stages.problem import Floats, Kind, Problem
 from passes.stages.reduce import Groups
 from passes.timeline.families import stages_in_flight
 
@@ -59,7 +61,8 @@ _HALVINGS = 30
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``;
-    with a ``chunk_order`` (``chunks``) several on each device."""
+    with a ``chunk_order`` (``chunks``) several on each device. ``hides``: whether problems count what stages hide of sums of
+    gradients; else they are no bounds."""
 
     module: Module
     topology: Topology
@@ -68,6 +71,7 @@ class Steps:
     family: str = ""
     replicas: int = 1
     chunk_order: str = ""
+    hides: bool = True
 
     @property
     def flush(self) -> bool:
@@ -99,7 +103,7 @@ class Steps:
         rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
         seconds = np.where(np.isfinite(stream.seconds), both, np.inf)
-        seconds = seconds + self.once([1] * len(kinds), stream, self.updated) / self.microbatches
+        seconds = seconds + self.moving(kinds, self.updated) / self.microbatches
         twice = np.array([2.0 if name in self.learned.values else 1.0 for name in stream.tensor_names])
         sizes = resource_bytes(self.module)
         state = self.learned.state
@@ -128,17 +132,44 @@ class Steps:
             weight_readers=tuple(who for _, who in held),
         )
 
-    def once(self, replicas: Sequence[int], problem: Problem, updated: Floats) -> Floats:
-        """Seconds of the update of each node on each kind of device, of stages of so many ``replicas``."""
-        moved, summed, buckets = updated
-        found = np.zeros((len(replicas), problem.size))
-        for row, kind, r in zip(found, problem.kinds, replicas, strict=True):
-            type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
-            if bandwidth := bandwidth_of(type_):
-                row += moved / bandwidth
-            if r > 1 and not type_.free_transfers:
-                row += 2 * (r - 1) * (summed / r / port.bandwidth + buckets * port.latency)
+    def moving(self, kinds: Sequence[Kind], updated: Floats) -> Floats:
+        """Seconds of the update of each node on each kind of device, without sums of gradients."""
+        bandwidths = [bandwidth_of(self.topology.type(kind.type)) for kind in kinds]
+        return np.array([updated[0] / bandwidth if bandwidth else 0.0 * updated[0] for bandwidth in bandwidths])
+
+    def summing(self, kinds: Sequence[Kind], updated: Floats) -> Floats:
+        """Seconds in which the replicas of each kind of stage add up the gradients of each node, on their best ports."""
+        found = np.zeros((len(kinds), updated.shape[1]))
+        for row, kind in zip(found, kinds, strict=True):
+            port, r = self.network.port(kind.devices[0]), kind.replicas
+            if r > 1 and not self.topology.type(kind.type).free_transfers:
+                row += 2 * (r - 1) * (updated[1] / r / port.bandwidth + updated[2] * port.latency)
         return found
+
+    def unhidden(self, kinds: Sequence[Kind], groups: Groups) -> Floats:
+        """Seconds of sums of gradients, of each node on each kind of stage, that no stage of this kind hides less than, if they
+        are added up over its nodes.
+
+        Of S seconds of sums a stage hides at most B, those of a backward pass, and none of its last bucket, which has all
+        gradients of a stage of up to ``LAST`` bytes, and of others that many but for the largest gradient: a part p of S at
+        least, where so many bytes are that part of the whole model's. What is left, max(p S, S - B), is no sum over nodes, but
+        each of the two is one, and no stage has less. Each kind counts the one that is more for the whole model; ``exposed``
+        has what a stage really leaves."""
+        sums = self.summing(kinds, self.of_groups(groups))
+        if not self.hides:
+            return sums
+        sizes = [size for name, size in resource_bytes(self.module).items() if name in self.learned.state]
+        every, largest = sum(sizes), max(sizes, default=0)
+        last = 1.0 if every <= LAST else max(0.0, (LAST - largest) / every)
+        backs: dict[str, Floats] = {}
+        for type_ in self.topology.types:
+            works = learning_seconds(self.module, type_)
+            row = np.array([math.fsum(works[i].backward for i in members) for members in groups])
+            backs[type_.name] = np.where(np.isfinite(row), row, 0.0)
+        for row, kind in zip(sums, kinds, strict=True):
+            left = row - backs[kind.type]
+            row[:] = left if left.sum() > last * row.sum() else last * row
+        return sums
 
     def in_flight(self, replicas: Sequence[int], own: Sequence[Sequence[int]]) -> InFlight:
         """What stages hold at most, of so many ``replicas`` and of these ops."""
@@ -149,17 +180,43 @@ class Steps:
 
     def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates
-        all weights, and they add up their gradients."""
+        all weights, and they add up their gradients, of which it counts what is surely not hidden (``unhidden``)."""
         kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
         rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
-        updated = np.array([[row[list(members)].sum() for members in groups] for row in self.updated])
-        alone = self.once([1] * len(problem.kinds), problem, updated) / self.microbatches
-        wide = replace(problem, kinds=kinds)
-        every = self.once([kind.replicas for kind in kinds], wide, updated) / self.microbatches
-        seconds = (problem.seconds - alone)[rows] / share + every
+        alone = self.moving(problem.kinds, self.of_groups(groups)) / self.microbatches
+        every = alone[rows] + self.unhidden(kinds, groups) / self.microbatches
+        seconds = np.maximum((problem.seconds - alone)[rows] / share + every, 0.0)
         return replace(
-            wide, seconds=np.ascontiguousarray(seconds), transfer=np.ascontiguousarray(problem.transfer[rows] / share)
+            problem,
+            kinds=kinds,
+            seconds=np.ascontiguousarray(seconds),
+            transfer=np.ascontiguousarray(problem.transfer[rows] / share),
         )
+
+    def of_groups(self, groups: Groups) -> Floats:
+        """``updated`` of groups of ops."""
+        return np.array([[row[list(members)].sum() for members in groups] for row in self.updated]).reshape(3, len(groups))
+
+    def exposed(
+        self, problem: Problem, groups: Groups, stages: Sequence[tuple[int, Sequence[int]]], own: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """Of each stage, given its kind and nodes, what its load has more than ``problem`` counts, in seconds per microbatch:
+        of its sums of gradients, on the best ports, those that its last backward pass does not hide. ``own``: positions of each
+        stage's ops."""
+        shared = [problem.kinds[number].replicas > 1 for number, _ in stages]
+        if not any(shared):
+            return [0.0] * len(stages)
+        counted = self.moving(problem.kinds, self.of_groups(groups)) + self.unhidden(problem.kinds, groups)
+        found = []
+        for (number, nodes), positions, update in zip(stages, own, updates(self.module, own), strict=True):
+            kind = problem.kinds[number]
+            port, type_ = self.network.port(kind.devices[0]), self.topology.type(kind.type)
+            works = learning_seconds(self.module, type_)
+            speed, passes = Speed(port.bandwidth, port.latency), [works[i] for i in positions]
+            once = update.seconds(type_, speed, kind.replicas, passes)
+            more = once - math.fsum(counted[number, list(nodes)]) if kind.replicas > 1 else 0.0
+            found.append(more / self.microbatches)
+        return found
 
     @cached_property
     def _alone(self) -> tuple[Problem, Floats]:
@@ -244,11 +301,14 @@ class Steps:
             assert failure is not None, "else there is the plan of the least load"
             raise failure
         module, plan = best
-        bound = min(bound, plan.value)
         certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
-        status = outcome(plan.value, bound)
-        proven = replace(plan, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
-        return module.replace(plan, proven)
+        return module.replace(plan, bounded(replace(plan, certificate=tuple(sorted(certificate.items()))), bound))
 
 
-__all__ = ["Steps"]
+def bounded(plan: Plan, bound: float) -> Plan:
+    """The plan with this bound, and the status that follows."""
+    bound = min(bound, plan.value)
+    return replace(plan, bound=bound, status=outcome(plan.value, bound))
+
+
+__all__ = ["Steps", "bounded"]

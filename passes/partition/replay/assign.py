@@ -22,7 +22,6 @@ from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
 from ir.core.objectives import Planned
 from ir.core.topology import Topology
-from passes.costs.exchange import Speed
 from passes.costs.learning import step_text
 from passes.costs.liveness import states_bytes
 from passes.costs.network import Network, network
@@ -157,7 +156,7 @@ class AssignPass(StatedPass):
 
 def single_step(module: Module, topology: Topology, microbatches: int) -> float:
     """Seconds of a training step of the whole model on the best single device that holds it; inf where none does."""
-    from passes.costs.learning import InFlight, learning_seconds
+    from passes.costs.learning import InFlight, learning_seconds, update_seconds
     from passes.stages.placement_from_ir import stage_memory, updates
 
     whole = [range(len(module.entry.ops))]
@@ -168,14 +167,14 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
         limit, type_ = topology.memory(device), topology.type(device.type)
         if limit is None or needed.total <= limit:
             seconds = math.fsum(one.both for one in learning_seconds(module, type_))
-            best = min(best, microbatches * seconds + update.seconds(type_, Speed(math.inf), 1))
+            best = min(best, microbatches * seconds + update_seconds(update.moved, type_))
     return best
 
 
 def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
     """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
     plans in which every stage has devices of its own; else of all, which may fill in less time."""
-    from passes.costs.learning import learning_seconds
+    from passes.costs.learning import learning_seconds, update_seconds
     from passes.stages.bounds import least_step, prices
     from passes.stages.from_ir import problem_of
     from passes.stages.placement_from_ir import updates
@@ -186,9 +185,7 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     for row, kind in zip(seconds, problem.kinds, strict=True):
         type_ = topology.type(kind.type)
         both = [one.both for one in learning_seconds(module, type_)]
-        row[:] = [
-            work + update.seconds(type_, Speed(math.inf), 1) / microbatches for work, update in zip(both, once, strict=True)
-        ]
+        row[:] = [work + update_seconds(update.moved, type_) / microbatches for work, update in zip(both, once, strict=True)]
     problem = replace(problem, seconds=seconds)
     count = len(topology.devices)
     if alone:

@@ -55,7 +55,7 @@ def run_rows_slowly(load: Workload, rows: Mapping[str, Sequence[Action]]) -> lis
             heapq.heappush(heap, (free, number))
             continue
         state.media.update((name, start + busy) for name, busy in media)
-        end = state.done[action] = lane.free = start + _seconds(action, load)
+        end = state.done[action] = lane.free = start + _seconds(action, load, state.flow)
         lane.position += 1
         events.append(Event(lane.device, action, start, end))
         for other in (number, *waiting.pop(action, ())):
@@ -96,9 +96,9 @@ def _wake(
     heapq.heappush(heap, (start, number))
 
 
-def _seconds(action: Action, load: Workload) -> float:
+def _seconds(action: Action, load: Workload, flow: Flow) -> float:
     if action.kind not in (SEND, RECEIVE):
-        return load.seconds(action.kind, action.stage)
+        return load.seconds(action.kind, action.stage, split=action.stage in flow.split)
     if action.channel is None or not 0 <= action.channel < len(load.wires):
         raise ValueError(f"{action_text(action)}: no such channel")
     wire = load.wires[action.channel]
