@@ -119,8 +119,7 @@ class _Chooser:
         limit = stage.mesh.memory
         types = {name: resource.type for name, resource in self.module.resources.items()}
         over = limit is not None and footprint(self.module.entry, types, stage).total > limit
-        alone = len(stage.ops) == len(self.module.entry.ops)
-        return over, stage.bill.overlapped if alone else stage.bill.total
+        return over, stage.bill.overlapped
 
     def products(self, now: Bill, every: Bill, weights: Collection[str], part: float) -> frozenset[str]:
         """The weights whose factors are gathered where ``part`` of the seconds of sums counts; ``every``: the bill where all

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from ir.core.diagnostics import Infeasible, UsageError
@@ -57,10 +58,10 @@ from passes.partition.layouts.mesh.candidates import Candidate, Candidates, cand
 from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.partition.layouts.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
-from passes.partition.layouts.problem.build import Builder, ShardInput
-from passes.partition.layouts.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
 from passes.plan.written import written
-from passes.solvers.work import now, sufficient_gap
+from passes.solvers.work import is_over, now, sufficient_gap
 
 INTERRUPTED = "interrupted: the best plan so far"
 IN_STAGES = 8
@@ -329,29 +330,17 @@ class ShardPass(Pass):
         gap = self.gap
         if context.incumbent is not None and gap >= ENOUGH_PROVEN:  # else less was asked for
             gap = max(gap, sufficient_gap(len(module.entry.ops), len(topology.devices)))
-        began, on_one, missing = (
-            time.perf_counter(),
-            math.inf,
-            "",
-        )  # of training on one mesh, where sums of gradients may be hidden
+        began, missing = time.perf_counter(), ""
         try:
             if self.strategy:
                 plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit), 0.0
             else:
-                search = searching(meshes)
-                plan, bound = search.search(self.stages, self.time_limit), search.bound
-                missing = search.nearest(self.stages) if plan is None else ""
-                if self.training and avoids_sums(module):
-                    unsummed = searching(meshes, overlap=UNSUMMED)
-                    unsummed.bounded(self.stages, now() + BOUNDING, exact=False)
-                    on_one = min(unsummed.bound, unsummed.overlapped(self.stages))
-                elif self.training:
-                    on_one = search.overlapped(self.stages)
+                plan, bound, missing = self.hiding(module, partial(searching, meshes))
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None, min(bound, on_one), missing
+            return None, bound, missing
         if plan.unsharded:
             context.sink.warn(NotSplit(tuple(plan.unsharded)), where=self.name)
         context.count(
@@ -364,7 +353,27 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, min(max(bound, plan.bound), on_one), ""
+        return plan, min(max(bound, plan.bound), plan.value), ""
+
+    def hiding(self, module: Module, searching: Callable[..., StageSearch]) -> tuple[StagesPlan | None, float, str]:
+        """The best plan in stages, a bound, and what the nearest lacks where there is none. In training the search is made
+        twice (``OVERLAPS``): what a stage hides of its sums of gradients is bounded in two ways, neither of which is the nearer
+        for all machines."""
+        overlaps: tuple[float | None, ...] = (None,)
+        if self.training:
+            overlaps = (UNSUMMED,) if avoids_sums(module) else OVERLAPS
+        best, bound, missing, ends = None, 0.0, "", now() + self.time_limit
+        for number, overlap in enumerate(overlaps):
+            search = searching(overlap=overlap)
+            search.incumbent = min(search.incumbent, best.value if best is not None else math.inf)
+            found = search.search(self.stages, (ends - now()) / (len(overlaps) - number))
+            bound, best = max(bound, search.bound), found or best
+            missing = search.nearest(self.stages) if best is None else ""
+            if search.near(search.gap, math.inf) or (found is not None and found.interrupted) or is_over():
+                break
+            if best is not None and best.value <= bound * (1 + search.gap):
+                break
+        return best, bound, missing
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:

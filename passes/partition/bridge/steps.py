@@ -150,25 +150,28 @@ class Steps:
         """Seconds of sums of gradients, of each node on each kind of stage, that no stage of this kind hides less than, if they
         are added up over its nodes.
 
-        Of S seconds of sums a stage hides at most B, those of a backward pass, and none of its last bucket, which has all
-        gradients of a stage of up to ``LAST`` bytes, and of others that many but for the largest gradient: a part p of S at
-        least, where so many bytes are that part of the whole model's. What is left, max(p S, S - B), is no sum over nodes, but
-        each of the two is one, and no stage has less. Each kind counts the one that is more for the whole model; ``exposed``
-        has what a stage really leaves."""
+        Of S seconds of sums a stage hides at most B, those of a backward pass. Of its last bucket, begun with the gradients of
+        its first weights, it hides at most what ops without weights take behind those: b, all of them. That bucket has all
+        gradients of a stage of up to ``LAST`` bytes, and of others so many but for the largest: a part p of S at least, where
+        that is their part of the whole model's. What is left, max(0, S - B, p S - b), is no sum over nodes, but each of the
+        three is one, and no stage has less. Each kind counts the one that is most for the whole model; ``exposed`` has what a
+        stage really leaves."""
         sums = self.summing(kinds, self.of_groups(groups))
         if not self.hides:
             return sums
-        sizes = [size for name, size in resource_bytes(self.module).items() if name in self.learned.state]
-        every, largest = sum(sizes), max(sizes, default=0)
-        last = 1.0 if every <= LAST else max(0.0, (LAST - largest) / every)
-        backs: dict[str, Floats] = {}
+        sizes = {name: size for name, size in resource_bytes(self.module).items() if name in self.learned.state}
+        every, ops = sum(sizes.values()), self.module.entry.ops
+        last = 1.0 if every <= LAST else max(0.0, (LAST - max(sizes.values())) / every)
+        weightless = [not any(name in sizes for name in reads(op)) for op in ops]
+        backs: dict[str, tuple[Floats, Floats]] = {}
         for type_ in self.topology.types:
-            works = learning_seconds(self.module, type_)
-            row = np.array([math.fsum(works[i].backward for i in members) for members in groups])
-            backs[type_.name] = np.where(np.isfinite(row), row, 0.0)
+            seconds = [one.backward if math.isfinite(one.backward) else 0.0 for one in learning_seconds(self.module, type_)]
+            of_all = [math.fsum(seconds[i] for i in members) for members in groups]
+            of_some = [math.fsum(seconds[i] for i in members if weightless[i]) for members in groups]
+            backs[type_.name] = np.array(of_all), np.array(of_some)
         for row, kind in zip(sums, kinds, strict=True):
-            left = row - backs[kind.type]
-            row[:] = left if left.sum() > last * row.sum() else last * row
+            every_back, some_back = backs[kind.type]
+            row[:] = max((0.0 * row, row - every_back, last * row - some_back), key=lambda left: float(left.sum()))
         return sums
 
     def in_flight(self, replicas: Sequence[int], own: Sequence[Sequence[int]]) -> InFlight:

@@ -6,8 +6,8 @@ of mesh before a plan uses one of as many devices. Then all runs of the form at 
 tables of its units (``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end,
 for single runs in plans, the solution of the run's problem, with borders in the layouts that suit best.
 
-All this is of one microbatch, without the hand-over that a device of a plan on several spends on each in inference. A table of
-a block (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
+All this is of one microbatch, without the hand-over that a device of a plan on several spends on each. A table of a block
+(``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
 form.
 
 Two tables per form for what is not of units: ``core``, without what crosses, in which a bound of a run is one of every run
@@ -45,7 +45,7 @@ from passes.partition.chain.units import units_of
 from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts.mesh.named import named_plan, restricted
 from passes.partition.layouts.mesh.speeds import Cuts
-from passes.partition.layouts.problem.build import Builder, ShardInput
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
 from passes.partition.layouts.problem.fused import chains_of
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, Progress, solve
@@ -59,16 +59,14 @@ WIDER = 4.0
 
 @dataclass(slots=True)
 class Form:
-    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``bytes``: of
-    weights, and in training of what is kept for a backward pass, at least; ``compute``: seconds that the ops
-    of the whole function need at least, whatever is exchanged. ``cutter`` and ``chain`` where it has been built; ``prices`` of
+    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``bytes``: of weights, and in
+    training of what is kept for a backward pass, at least. ``cutter`` and ``chain`` where it has been built; ``prices`` of
     memory under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
 
     mesh: DeviceMesh
     core: Floats
     whole: Floats
     bytes: Floats
-    compute: float
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
@@ -111,10 +109,11 @@ class Bounding:
     ) -> None:
         """``memory``: bytes per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so many
         ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the plan of that name (``named``) of the
-        whole function, on meshes of one shape; raises UnfitError where there is none. ``overlap``: as of ``build``; then bounds
-        alone mean something."""
+        whole function, on meshes of one shape; raises UnfitError where there is none. ``overlap``: as of ``build``, of sums of
+        gradients in training, of which problems so count too few: a bound holds for every plan, and what a stage really
+        exposes is seen once it is solved."""
         self.topology, self.net, self.meshes = topology, net, meshes
-        self.strategy, self.overlap = strategy, overlap
+        self.strategy, self.overlap = strategy, OVERLAPS[0] if training and overlap is None else overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory = memory
         self.training, self.microbatches, self.family = training, microbatches, family
@@ -181,8 +180,8 @@ class Bounding:
             if (limit := self.limit(form.mesh)) is not None:
                 table[self.needs(form, before) > limit * (1 + TIGHT)] = np.inf
             table = (table + self.handover(block)) / block.replicas
-            if block.size == 1:
-                table[:1, -1] -= self.handover(block)  # the whole function on one device
+            if block.size == 1 or self.training:
+                table[:1, -1] -= self.handover(block)  # the whole function on one device, or by members that read their samples
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
@@ -191,8 +190,9 @@ class Bounding:
         return block.form, block.replicas, *self.beside[block], before, behind
 
     def handover(self, block: Block) -> float:
-        """Seconds of a microbatch that a device of a plan on several devices spends on hand-over."""
-        return 0.0 if self.training else max(type_.handover for type_ in block.mesh.types)
+        """Seconds of a microbatch that a device of a plan on several devices spends on hand-over, in training where there are
+        several stages."""
+        return max(type_.handover for type_ in block.mesh.types)
 
     def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
@@ -335,7 +335,6 @@ class Bounding:
         table = self.table_of(work)
         form.bytes = np.maximum(form.bytes, self.least_memory(given))
         np.maximum(form.core, table, out=form.core)
-        form.compute = max(form.compute, float(table[:1, -1].sum()))
         free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
         for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):
             np.maximum(form.core[:cut, cut], rows.min(axis=1) * (1 - TIGHT), out=form.core[:cut, cut])

@@ -25,7 +25,7 @@ bound of all plans over these cuts and blocks, and the distance of the two is th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,21 +189,6 @@ class StageSearch:
             if limit is not None and limit < needs.total >= found.value * limit:
                 return lacking(f"stage {number} needs at least", needs, run.block.mesh.devices[0], limit)
         return self.solver.nearest
-
-    def overlapped(self, stages: int) -> float:
-        """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
-        as long as this takes (``exchange``). The search counts them behind it."""
-        # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
-        # 1 / (M + 1) of S + M B, which a step takes at least.
-        share = 1 - 1 / (self.bounding.microbatches + 1)
-        return self.worth([min((max(share * all_, compute) for all_, compute in self.on_one(stages)), default=math.inf)])
-
-    def on_one(self, stages: int) -> Iterator[tuple[float, float]]:
-        """Bounds of plans of one stage, all counted and of compute alone; none where there is no such plan."""
-        if stages < 2 and self.bounding.units.count:
-            for block in self.meshes.blocks:
-                seconds = float(self.bounding.table(block, False, False).seconds[0, -1])
-                yield seconds, self.bounding.forms[block.form].compute
 
     @property
     def refuted(self) -> bool:
@@ -427,8 +412,6 @@ def stages_by_name(
     search.gap = 0.0  # it is for the bound alone
     free = search.search(stages, BOUNDING)
     bound = free.bound if free is not None else 0.0
-    if search.flushes:
-        bound = min(bound, search.overlapped(stages))
     return replace(best, bound=min(bound, best.value))
 
 

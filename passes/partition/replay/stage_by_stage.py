@@ -117,8 +117,8 @@ class StageByStage:
         for number, stage in enumerate(stated):
             for op in stage.ops:
                 self.homes.setdefault(op, []).append(number)
-        alone = self.training and len(stated) == 1 and len(stated[0].mesh.devices) > 1
-        self.overlaps: tuple[float | None, ...] = OVERLAPS if alone else (None,)
+        sums = self.training and any(len(stage.mesh.devices) > 1 for stage in stated)
+        self.overlaps: tuple[float | None, ...] = OVERLAPS if sums else (None,)
         if self.training and avoids_sums(module):
             self.overlaps = (UNSUMMED,)
         self.forms: dict[tuple[DeviceMesh, float | None], _Form] = {}

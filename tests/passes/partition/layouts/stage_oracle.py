@@ -133,7 +133,8 @@ class Oracle:
 
     def handed(self, line: list[tuple[int, int, Block]], block: Block) -> float:
         """Seconds of a stage for its hand-over of a microbatch."""
-        if self.microbatches or sum(len(replicas_of(b)) * len(b.mesh.devices) for _, _, b in line) == 1:
+        devices = sum(len(replicas_of(b)) * len(b.mesh.devices) for _, _, b in line)
+        if (len(line) if self.microbatches else devices) == 1:
             return 0.0
         return max(type_.handover for type_ in block.mesh.types)
 
