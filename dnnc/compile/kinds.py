@@ -7,8 +7,8 @@ are found quickly and hard to beat; but last where one mesh is searched. The bou
 so "optimal" holds for all plans that the options allow, but for those that ``mesh_sizes`` names. In inference plans of
 ``shard`` may have replicas of a stage beside stages on meshes; in training they have none.
 
-``shard`` counts sums of gradients of several stages after the backward pass; on one mesh they overlap it. So one mesh of all or
-some devices is searched first in training, and where devices differ in type, since one mesh may also leave some of them out.
+One mesh of all or some devices is searched first in training, since it is hard to beat and quickly found, and where devices
+differ in type, since one mesh may also leave some of them out.
 
 Meshes are not searched where an option needs single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or
 states how to plan (``--mesh``, ``--passes``, ``--plan``), on one device, or with as many stages as devices.

@@ -112,7 +112,8 @@ class GradientSum(NamedTuple):
 
 def hidden(sums: Iterable[Sequence[GradientSum]], backward: float) -> float:
     """Seconds of sums of gradients that travel beside the last backward pass of a step, which takes ``backward`` seconds.
-    ``sums``: those over one set of devices each, which share buckets.
+    ``sums``: those over one set of devices each, which share buckets, in the order of the ops that read the weights first; of
+    gradients made at one time the later op's comes first.
 
     Where the order of work runs gradients of values and of weights apart (I and W), the sums travel beside the last W, which
     takes a part p of the pass. With gradients made at as large parts of it as of the whole, they hide at least p times as much
@@ -120,7 +121,7 @@ def hidden(sums: Iterable[Sequence[GradientSum]], backward: float) -> float:
     and 0 at 0): ``hidden_beside``."""
     begun = []
     for along in sums:
-        rows = sorted(along, key=lambda one: one.made)
+        rows = sorted(reversed(along), key=lambda one: one.made)
         for bucket in buckets([one.size for one in rows]):
             begun.append((rows[bucket[-1]].made, math.fsum(rows[number].seconds for number in bucket)))
     return max(0.0, math.fsum(seconds for _, seconds in begun) - exposed(sorted(begun), backward))

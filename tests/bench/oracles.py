@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -80,7 +81,8 @@ def small_budgets(seed: int) -> Iterable[Claim]:
 
 
 def stages_on_meshes(mode: str, seed: int) -> Iterable[Claim]:
-    yield test_stages.claimed_of_chain(seed, mode)
+    with suppress(test_stages.TooMany):
+        yield test_stages.claimed_of_chain(seed, mode)
 
 
 def compiled(seed: int) -> Iterable[Claim]:

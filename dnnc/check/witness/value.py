@@ -93,7 +93,7 @@ def exposed(sums: Iterable[Summed]) -> float:
     behind the pass; and one k makes that exact."""
     most = behind = left = held = 0.0
     room = float(1 << 19)
-    for one in sorted(reversed(tuple(sums)), key=lambda one: one.left):
+    for one in sorted(sums, key=lambda one: one.left):
         if not behind or held + one.size > room:
             held, room, left = 0.0, min(2 * room, float(BUCKET)), one.left
         held += one.size

@@ -146,30 +146,33 @@ class Steps:
                 row += 2 * (r - 1) * (updated[1] / r / port.bandwidth + updated[2] * port.latency)
         return found
 
-    def unhidden(self, kinds: Sequence[Kind], groups: Groups) -> Floats:
-        """Seconds of sums of gradients, of each node on each kind of stage, that no stage of this kind hides less than, if they
-        are added up over its nodes.
+    def unhidden(self, problem: Problem, groups: Groups) -> Floats:
+        """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
+        more than what its last backward pass does not hide.
 
         Of S seconds of sums a stage hides at most B, those of a backward pass. Of its last bucket, begun with the gradients of
-        its first weights, it hides at most what ops without weights take behind those: b, all of them. That bucket has all
-        gradients of a stage of up to ``LAST`` bytes, and of others so many but for the largest: a part p of S at least, where
-        that is their part of the whole model's. What is left, max(0, S - B, p S - b), is no sum over nodes, but each of the
-        three is one, and no stage has less. Each kind counts the one that is most for the whole model; ``exposed`` has what a
-        stage really leaves."""
-        sums = self.summing(kinds, self.of_groups(groups))
+        its first weights, it hides at most what ops without weights take behind those: b, of all that a stage may begin with.
+        That bucket has all gradients of a stage of up to ``LAST`` bytes, and of others so many but for the largest: a part p of
+        S at least, where that is their part of the whole model's. What is left, max(0, S - B, p S - b), is no sum over nodes,
+        but each of the three is one, and no stage has less. Each kind counts the one that is most for the whole model;
+        ``exposed`` has what a stage really leaves."""
+        sums = self.summing(problem.kinds, self.of_groups(groups))
         if not self.hides:
             return sums
-        sizes = {name: size for name, size in resource_bytes(self.module).items() if name in self.learned.state}
-        every, ops = sum(sizes.values()), self.module.entry.ops
-        last = 1.0 if every <= LAST else max(0.0, (LAST - max(sizes.values())) / every)
-        weightless = [not any(name in sizes for name in reads(op)) for op in ops]
+        sizes = [size for name, size in resource_bytes(self.module).items() if name in self.learned.state]
+        every = sum(sizes)
+        last = 1.0 if every <= LAST else max(0.0, (LAST - max(sizes)) / every)
+        weightless = [not size for size in self.updated[1].tolist()]
+        if problem.stages == 1:  # it begins with the first op
+            first = next((i for i, without in enumerate(weightless) if not without), 0)
+            weightless[first:] = [False] * (len(weightless) - first)
         backs: dict[str, tuple[Floats, Floats]] = {}
         for type_ in self.topology.types:
             seconds = [one.backward if math.isfinite(one.backward) else 0.0 for one in learning_seconds(self.module, type_)]
             of_all = [math.fsum(seconds[i] for i in members) for members in groups]
             of_some = [math.fsum(seconds[i] for i in members if weightless[i]) for members in groups]
             backs[type_.name] = np.array(of_all), np.array(of_some)
-        for row, kind in zip(sums, kinds, strict=True):
+        for row, kind in zip(sums, problem.kinds, strict=True):
             every_back, some_back = backs[kind.type]
             row[:] = max((0.0 * row, row - every_back, last * row - some_back), key=lambda left: float(left.sum()))
         return sums
@@ -187,7 +190,7 @@ class Steps:
         kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
         rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
         alone = self.moving(problem.kinds, self.of_groups(groups)) / self.microbatches
-        every = alone[rows] + self.unhidden(kinds, groups) / self.microbatches
+        every = alone[rows] + self.unhidden(replace(problem, kinds=kinds), groups) / self.microbatches
         seconds = np.maximum((problem.seconds - alone)[rows] / share + every, 0.0)
         return replace(
             problem,
@@ -209,7 +212,7 @@ class Steps:
         shared = [problem.kinds[number].replicas > 1 for number, _ in stages]
         if not any(shared):
             return [0.0] * len(stages)
-        counted = self.moving(problem.kinds, self.of_groups(groups)) + self.unhidden(problem.kinds, groups)
+        counted = self.moving(problem.kinds, self.of_groups(groups)) + self.unhidden(problem, groups)
         found = []
         for (number, nodes), positions, update in zip(stages, own, updates(self.module, own), strict=True):
             kind = problem.kinds[number]

@@ -279,7 +279,7 @@ class Bounding:
                 work[self.unit_of[number]] += known[key]
         bytes_ = self.least_bytes * min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
         core = self.table_of(work)
-        return Form(mesh, core, np.zeros(core.shape), bytes_, float(core[:1, -1].sum()))
+        return Form(mesh, core, np.zeros(core.shape), bytes_)
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
         """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnc.check.witness.value import Summed
+from dnnc.check.witness.value import exposed as verified
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh
 from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
 from ir.ops.opdefs import COLLECTIVES, RESHARD_STEPS
 from passes.costs import exchange
-from passes.costs.exchange import BUCKET, LAST, Speed, buckets, exchanges, exposed, rings
+from passes.costs.exchange import BUCKET, LAST, GradientSum, Speed, buckets, exchanges, exposed, hidden, hidden_beside, rings
 from passes.costs.network import Network, network
 from passes.meshes.costs.count import _Traffic
 from passes.meshes.mesh import Axis, mesh_of, shapes
@@ -251,3 +253,53 @@ def test_a_server_is_never_quicker_than_its_port(topology: Topology, place: int)
     own = max(link.bandwidth for link in topology.links if server in link.ends)
     least = 2 * (count - 1) * BUCKET / own
     assert axis.served(float(BUCKET), place % count) >= least * (1 - 1e-9)
+
+
+@st.composite
+def passes_of_gradients(draw: st.DrawFn) -> list[tuple[float, list[int]]]:
+    """Of each op of a stage, in order, the seconds of its backward pass and the bytes of the gradients of its weights."""
+    sizes = st.sampled_from([1 << 10, 1 << 18, (1 << 20) - 1, 1 << 20, 3 << 20, 30 << 20])
+    return draw(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 3.0]), st.lists(sizes, max_size=2)), min_size=1, max_size=9))
+
+
+@given(passes_of_gradients(), st.sampled_from([0.1, 1.0, 10.0]))
+@settings(deadline=None)
+def test_sums_are_hidden_as_a_trainer_hides_them(ops: list[tuple[float, list[int]]], slow: float) -> None:
+    """As a trainer goes through the pass: op by op from the last, a full bucket is sent when the one before has arrived. And as
+    ``verify-plan`` counts it."""
+    gradients = [(op, size) for op, (_, sizes) in enumerate(ops) for size in sizes]
+    seconds = [slow * size / BUCKET for _, size in gradients]
+    number_of, room, held, bucket = dict[int, int](), float(LAST), 0.0, 0
+    # Buckets are filled from the gradient that is made last, of the first op.
+    made = [[n for n, (maker, _) in enumerate(gradients) if maker == op] for op in range(len(ops))]
+    for number in itertools.chain.from_iterable(made):
+        if held and held + gradients[number][1] > room:
+            bucket, held, room = bucket + 1, 0.0, min(2 * room, BUCKET)
+        number_of[number], held = bucket, held + gradients[number][1]
+    waiting = {bucket: list(number_of.values()).count(bucket) for bucket in number_of.values()}
+    clock = free = 0.0
+    for op in reversed(range(len(ops))):
+        clock += ops[op][0]
+        for number in made[op]:
+            waiting[number_of[number]] -= 1
+            if not waiting[number_of[number]]:
+                own = [n for n in number_of if number_of[n] == number_of[number]]
+                free = max(free, clock) + math.fsum(seconds[n] for n in own)
+    behind = max(0.0, free - clock)
+    backs = [back for back, _ in ops]
+    sums = [GradientSum(math.fsum(backs[op:]), size, one) for (op, size), one in zip(gradients, seconds, strict=True)]
+    assert math.fsum(seconds) - hidden([sums], math.fsum(backs)) == pytest.approx(behind)
+    summed = (Summed(math.fsum(backs[:op]), size, one) for (op, size), one in zip(gradients, seconds, strict=True))
+    assert verified(summed) == pytest.approx(behind)
+
+
+@given(passes_of_gradients(), st.sampled_from([0.1, 1.0, 10.0]), st.floats(0, 1))
+@settings(deadline=None)
+def test_a_part_of_the_pass_hides_no_less_than_its_part(ops: list[tuple[float, list[int]]], slow: float, part: float) -> None:
+    backs = [back for back, _ in ops]
+    gradients = [(math.fsum(backs[op:]), size) for op, (_, sizes) in enumerate(ops) for size in sizes]
+
+    def hides(part: float) -> float:
+        return hidden([[GradientSum(part * at, size, slow * size / BUCKET) for at, size in gradients]], part * math.fsum(backs))
+
+    assert hidden_beside(hides(1.0), part) <= hides(part) + 1e-9

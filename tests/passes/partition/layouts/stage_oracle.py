@@ -54,7 +54,9 @@ class Oracle:
         found = folding(module.entry, module)
         self.microbatches, self.memory = microbatches, memory
         training = {"training": True, "microbatches": microbatches} if microbatches else {}
-        wholes = [build(module, module.entry, mesh, found, **training) for mesh in meshes.forms]  # type: ignore[arg-type]
+        # In training a problem counts sums of gradients as if all were hidden: ``least_of_all`` adds those that are not.
+        self.overlap = OVERLAPS[0] if microbatches else None
+        wholes = [build(module, module.entry, mesh, found, overlap=self.overlap, **training) for mesh in meshes.forms]  # type: ignore[arg-type]
         self.units = units_of(module.entry, found, wholes[0])
         self.cutters = [Cutter(whole, self.units.constants.ops) for whole in wholes]
         self.known: dict[object, float] = {}
