@@ -24,6 +24,7 @@ from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
 from passes.costs.liveness import own_bytes, states_bytes
@@ -46,7 +47,7 @@ from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, With
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution, uncut
-from passes.solvers.work import is_over, now, sufficient_gap
+from passes.solvers.work import now, sufficient_gap
 from passes.stages.bounds import best_bound
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
@@ -141,8 +142,9 @@ class PartitionPass(Pass):
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)
 
-        def plan_of(stages: int, steps: Steps = steps, worth: float = worth) -> tuple[Module, Plan, float]:
-            found = replace(stream, stages=stages)._planned(module, topology, context, steps, beaten=worth)
+        def plan_of(stages: int, replicas: int = self.replicas) -> tuple[Module, Plan, float]:
+            search = replace(stream, stages=stages, replicas=replicas)
+            found = search._planned(module, topology, context, steps, beaten=worth)
             plan = found.first(Plan)
             assert plan is not None
             told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else range(1, every + 1))
@@ -153,13 +155,12 @@ class PartitionPass(Pass):
         try:
             found = plan_of(self.stages)[0] if self.stages or not steps.flush else steps.quickest(plan_of, devices, beaten)
             best = needed(found, Plan)
-            if most > 1 and best.value > best.bound * (1 + sufficient_gap(len(module.entry.ops), every)) and not is_over():
-                # Stages may hide less of their sums than was counted: the best plan that hides none may hide more.
-                none, below = replace(steps, hides=False), steps.longest(min(beaten, best.value), any_devices)
+            quickest, count = steps.copies() if most > 1 and self.stages < 2 else (math.inf, 1)
+            if quickest < best.value * (1 - TIGHT):  # the least load may be of more replicas, which share microbatches unevenly
                 with suppress(NoBetterPlan, Infeasible):
-                    other, plan, _ = plan_of(self.stages, none, below)
+                    other, plan, _ = plan_of(1, count)
                     if plan.value < best.value:
-                        return other.replace(plan, bounded(plan, min(best.bound, plan.value)))
+                        return other.replace(plan, bounded(plan, best.bound))
             return found
         except NoBetterPlan as error:  # a bound on periods
             raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None

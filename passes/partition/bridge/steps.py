@@ -61,8 +61,7 @@ _HALVINGS = 30
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``;
-    with a ``chunk_order`` (``chunks``) several on each device. ``hides``: whether problems count what stages hide of sums of
-    gradients; else they are no bounds."""
+    with a ``chunk_order`` (``chunks``) several on each device."""
 
     module: Module
     topology: Topology
@@ -71,7 +70,6 @@ class Steps:
     family: str = ""
     replicas: int = 1
     chunk_order: str = ""
-    hides: bool = True
 
     @property
     def flush(self) -> bool:
@@ -150,32 +148,31 @@ class Steps:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
         more than what its last backward pass does not hide.
 
-        Of S seconds of sums a stage hides at most B, those of a backward pass. Of its last bucket, begun with the gradients of
-        its first weights, it hides at most what ops without weights take behind those: b, of all that a stage may begin with.
-        That bucket has all gradients of a stage of up to ``LAST`` bytes, and of others so many but for the largest: a part p of
-        S at least, where that is their part of the whole model's. What is left, max(0, S - B, p S - b), is no sum over nodes,
-        but each of the three is one, and no stage has less. Each kind counts the one that is most for the whole model;
-        ``exposed`` has what a stage really leaves."""
-        sums = self.summing(problem.kinds, self.of_groups(groups))
-        if not self.hides:
-            return sums
+        The sums S(p) of the gradients of the ops up to p end at least S(p) - B(p) behind the pass, where B(p) is what the pass
+        takes for the ops before p: the last of these sums begins no sooner than p's gradient is made. For any p this is a sum
+        over the ops of a stage. Besides, a stage's last bucket has nothing to hide it but ops without weights before the first
+        weight: b at most, of all that a stage may begin with. It has all gradients of a stage of up to ``LAST`` bytes, and of
+        others so many but for the largest: a part q of all sums S at least, where that is their part of the whole model's. So
+        q S - b is a bound too. Each kind counts the bound, and the p, that is most for the whole model; ``exposed`` has what a
+        stage really leaves."""
+        ops = len(self.module.entry.ops)
+        sums = self.summing(problem.kinds, self.updated)
         sizes = [size for name, size in resource_bytes(self.module).items() if name in self.learned.state]
-        every = sum(sizes)
-        last = 1.0 if every <= LAST else max(0.0, (LAST - max(sizes)) / every)
-        weightless = [not size for size in self.updated[1].tolist()]
+        last = 1.0 if sum(sizes) <= LAST else max(0.0, (LAST - max(sizes)) / sum(sizes))
+        weightless = self.updated[1] == 0.0
         if problem.stages == 1:  # it begins with the first op
-            first = next((i for i, without in enumerate(weightless) if not without), 0)
-            weightless[first:] = [False] * (len(weightless) - first)
-        backs: dict[str, tuple[Floats, Floats]] = {}
+            weightless &= np.cumsum(~weightless) == 0
+        backs = {}
         for type_ in self.topology.types:
-            seconds = [one.backward if math.isfinite(one.backward) else 0.0 for one in learning_seconds(self.module, type_)]
-            of_all = [math.fsum(seconds[i] for i in members) for members in groups]
-            of_some = [math.fsum(seconds[i] for i in members if weightless[i]) for members in groups]
-            backs[type_.name] = np.array(of_all), np.array(of_some)
+            seconds = [one.backward for one in learning_seconds(self.module, type_)]
+            backs[type_.name] = np.array([one if math.isfinite(one) else 0.0 for one in seconds])
         for row, kind in zip(sums, problem.kinds, strict=True):
-            every_back, some_back = backs[kind.type]
-            row[:] = max((0.0 * row, row - every_back, last * row - some_back), key=lambda left: float(left.sum()))
-        return sums
+            back = backs[kind.type]
+            until = int(np.argmax(np.cumsum(row - back) + back)) if ops else 0
+            before = np.arange(ops) < until
+            first = np.where(before, row - back, np.where(np.arange(ops) == until, row, 0.0))
+            row[:] = max((0.0 * row, first, last * row - back * weightless), key=lambda left: float(left.sum()))
+        return np.array([[row[list(members)].sum() for members in groups] for row in sums]).reshape(len(sums), len(groups))
 
     def in_flight(self, replicas: Sequence[int], own: Sequence[Sequence[int]]) -> InFlight:
         """What stages hold at most, of so many ``replicas`` and of these ops."""
@@ -223,6 +220,19 @@ class Steps:
             more = once - math.fsum(counted[number, list(nodes)]) if kind.replicas > 1 else 0.0
             found.append(more / self.microbatches)
         return found
+
+    def copies(self) -> tuple[float, int]:
+        """The shortest step of replicas of the whole model on devices of one kind, on their best ports, and their number."""
+        problem, (update,) = self._alone[0], updates(self.module, [range(len(self.module.entry.ops))])
+        found = [(math.inf, 1)]
+        for kind in problem.kinds:
+            type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
+            works, speed = learning_seconds(self.module, type_), Speed(port.bandwidth, port.latency)
+            seconds = math.fsum(one.both for one in works)
+            for r in range(1, min(kind.count, self.replicas, self.microbatches) + 1):
+                period = seconds / r + update.seconds(type_, speed, r, works) / self.microbatches
+                found.append((step_seconds(period, self.microbatches, [r]), r))
+        return min(found)
 
     @cached_property
     def _alone(self) -> tuple[Problem, Floats]:

@@ -29,12 +29,16 @@ from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts import build
+from passes.partition.layouts.problem.build import OVERLAPS
 from passes.partition.layouts.problem.problem import Graph, ShardProblem
 from passes.prepare.cost import CostPass
 from tests.passes.partition.layouts.exact import brute_force, every_plan, integer_programme
 
 FEW = 3000
 """Assignments up to which a stage is enumerated; of more, the integer programme is solved."""
+
+MANY = 100_000
+"""The same of a stage of a training step, or with a limit of memory, of which no programme counts all."""
 
 
 def costed(text: str) -> Module:
@@ -183,20 +187,27 @@ class Oracle:
                 )
                 numbers[node] = len(kinds) - 1
             whole_problem = replace(problem, node_kinds=tuple(kinds), graph=Graph(tuple(numbers), problem.values))
-            if self.memory is None:
+            if self.memory is None and not self.microbatches:
                 self.known[key] = least(whole_problem)
             else:
                 task = StageTask(StageRun(0, 0, block), ops, cutter, stage, border, in_flight)
-                self.known[key] = self.least_within(whole_problem, task, fixed, self.memory - buffers)
+                self.known[key] = self.least_of_all(whole_problem, task, fixed, buffers)
         return self.known[key]
 
-    def least_within(self, problem: ShardProblem, task: StageTask, fixed: Mapping[int, np.ndarray], memory: int) -> float:
-        """The least seconds of a stage whose weights and workspace are within so many bytes, by the walk over its program."""
-        if not all(len(problem.node_kinds[kind].seconds) for kind in problem.kinds):
+    def least_of_all(self, problem: ShardProblem, task: StageTask, fixed: Mapping[int, np.ndarray], buffers: int) -> float:
+        """The least seconds of a stage whose weights and workspace are within the memory that ``buffers`` leave, by the walk
+        over its program; of a training step with the sums of gradients that it exposes. Raises TooMany."""
+        sizes = [len(problem.node_kinds[kind].seconds) for kind in problem.kinds]
+        if not all(sizes):
             return math.inf
-        plans = every_plan(problem)
+        if math.prod(sizes) > MANY:
+            raise TooMany
+        plans, best = every_plan(problem), math.inf
+        memory = math.inf if self.memory is None else self.memory - buffers
         resources = {name: resource.type for name, resource in self.module.resources.items()}
         for number in np.argsort(plans.seconds, kind="stable"):
+            if plans.seconds[number] >= best:  # no sum of gradients makes it less
+                break
             if plans.memory[number] > memory or not math.isfinite(plans.seconds[number]):
                 continue
             choices = [int(choice) for choice in plans.choices[:, number]]
@@ -212,9 +223,17 @@ class Oracle:
                 in_flight=task.in_flight,
             )
             staged = Staged(tuple(sorted(task.ops)), task.given.mesh, decisions, bill)
-            if footprint(self.module.entry, resources, staged).total <= memory:
+            if self.memory is not None and footprint(self.module.entry, resources, staged).total > memory:
+                continue
+            if not self.microbatches:
                 return float(plans.seconds[number])
-        return math.inf
+            assert math.isclose(bill.relaxed(self.overlap, self.microbatches), plans.seconds[number], rel_tol=1e-9)
+            best = min(best, bill.overlapped)
+        return best
+
+
+class TooMany(Exception):
+    """A stage has more assignments than are enumerated."""
 
 
 def shape(party: Party) -> object:
@@ -235,4 +254,4 @@ def least(problem: ShardProblem) -> float:
     return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
 
 
-__all__ = ["Oracle", "costed"]
+__all__ = ["Oracle", "TooMany", "costed", "least"]
