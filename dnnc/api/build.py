@@ -254,7 +254,7 @@ class Build:
         from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
-        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable, resumption
+        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts, require_evaluable
         from dnnc.engines.torch.watch.logs import opened_logs
 
         training, warnings, stopped = Training(), list[Diagnostic](), False
@@ -280,7 +280,6 @@ class Build:
 
                 resumed = Checkpoint.open(Path(resume))
                 resumed.verify()
-                warnings += resumption(opened, resumed).diagnostics
             options = TrainOptions(
                 steps=steps,
                 last_batch=last_batch,
@@ -295,6 +294,7 @@ class Build:
                 eval_every=eval_every,
                 patience=patience,
             )
+            warnings += doubts(opened, options).diagnostics
             module = read_program(opened.files)
             options = replace(options, eval_data=evaluation_source(stack, eval_data, module))
             require_evaluable(options, stated)

@@ -36,10 +36,10 @@ _KEYWORDS = {
     **{f"--{name.replace('_', '-')}": name for name in ("eval_data", "eval_every", "patience", "log", "tensorboard")},
 }
 """The keyword of each flag."""
-_SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate")
+_SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate", "--nesterov", "--no-decay")
 _PAIRS = {"--dim": True, "--pin": False, "--host": False}
 """Flags that name a pair, and whether its second half may be a number."""
-_LISTS = ("--cut", "--trainable", "--frozen")
+_LISTS = ("--cut", "--group", "--trainable", "--frozen")
 _WORDS = ("auto", "none", "training", "latency", "throughput", "tag", "any", "data", "on", "off", "equal", "shared", "stage")
 _VALUE = "|".join(
     [

@@ -41,7 +41,7 @@ from dnnc.compile.options import (
     warn_of_cut,
     with_programs,
 )
-from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing
+from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing, update_text
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
@@ -334,7 +334,9 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         sink.warn(NothingSaved(), where="--recompute stage")
+    update = update_text(module)
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
+    noted = _noted(noted, update=update)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
     certified = with_witness(certified, module, topology, search.bounds, search.memory_price)

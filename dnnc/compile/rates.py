@@ -16,8 +16,8 @@ from dnnc.compile.faults import RateFunctionFails, RateFunctionMissing, WrongUpd
 from ir.core.diagnostics import UsageError
 from ir.ops.rates import TABLE, RateSchedule
 
-MOST_STEPS = 1 << 20
-"""Steps of a table at most: the program holds 8 bytes of each."""
+MOST_STEPS = 1 << 16
+"""Steps of a table at most: the text of each stage has them all."""
 
 
 def rate_schedule(text: str) -> RateSchedule:

@@ -20,12 +20,13 @@ from dnnc.compile.faults import (
 )
 from dnnc.compile.rates import rate_schedule
 from ir.core.diagnostics import UsageError
-from ir.core.facets import SYNCS
-from ir.core.module import Func, Schedule
+from ir.core.facets import SYNCS, OptimizerState
+from ir.core.module import Func, Module, Resource, Schedule
 from ir.core.ops import Value
 from ir.core.types import TensorType
-from ir.ops.optimizers import STATE
+from ir.ops.optimizers import DEFAULTS, NESTEROV, NUMBERS, STATE
 from ir.ops.rates import TABLE
+from ir.ops.recipe import Recipe
 from passes.framework.base import Pass
 from passes.framework.registry import PLANNERS
 
@@ -140,7 +141,7 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
             raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
-    options = _checked(options)
+    options = _checked(options, next((getattr(step, "optimizer", "") for step in pipeline if step.name == "training"), ""))
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
         given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}
@@ -163,9 +164,9 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
 
 
-def _checked(options: TrainingOptions) -> TrainingOptions:
-    """The options, where SGD with momentum is the optimizer ``momentum``. Raises UsageError for a number, a group or an
-    optimizer that there is not."""
+def _checked(options: TrainingOptions, default: str) -> TrainingOptions:
+    """The options, where SGD with momentum is the optimizer ``momentum``. ``default``: the optimizer if none is given. Raises
+    UsageError for a number, a group or an optimizer that there is not, and for what the optimizer or the schedule lacks."""
     from passes.training.groups import Group
 
     for name, (allowed, fits) in _RANGES.items():
@@ -180,10 +181,20 @@ def _checked(options: TrainingOptions) -> TrainingOptions:
             Group.parse(text)
         except ValueError as error:
             raise UsageError(WrongUpdate(str(error)), where=f"--group {text}") from None
+    if options.clip_norm is not None and not options.flush:
+        reason = (
+            f"--clip-norm needs the gradients of all stages of a step at once; with --schedule {options.schedule} each updates"
+        )
+        raise UsageError(WrongUpdate(f"{reason} when its own are there"), where="--clip-norm")
     if options.optimizer == "sgd" and options.momentum is not None:
-        if options.momentum:
-            return replace(options, optimizer="momentum")
-        return replace(options, momentum=None)
+        options = replace(options, optimizer="momentum" if options.momentum else "sgd", momentum=options.momentum or None)
+    optimizer = options.optimizer or default
+    having = {key: [name for name in DEFAULTS if key in DEFAULTS[name]] for key in NUMBERS} | {NESTEROV: ["momentum"]}
+    for key, names in having.items():
+        if optimizer and getattr(options, key, None) not in (None, False) and optimizer not in names:
+            needed = " or ".join("sgd with momentum" if name == "momentum" else name for name in names)
+            flag = f"--{key.replace('_', '-')}"
+            raise UsageError(WrongUpdate(f"{optimizer} has no {flag}: that is of {needed}"), where=flag)
     return options
 
 
@@ -194,6 +205,23 @@ def _of_training_pass(given: dict[str, Any]) -> dict[str, Any]:
         schedule = rate_schedule(fields.pop("rate"))
         fields |= {"rates": schedule.values} if schedule.kind == TABLE else {"rate": schedule.text}
     return fields
+
+
+def update_text(module: Module) -> str:
+    """What the update of a step does besides the optimizer, for a person; empty for nothing."""
+    recipe, parts = Recipe.of(module.entry), list[str]()
+    if recipe.clip_norm is not None:
+        parts.append(f"norm of gradients clipped to {recipe.clip_norm:g}")
+    if recipe.schedule.kind == TABLE:
+        parts.append(f"learning rate by a table of {len(recipe.schedule.values)} steps")
+    elif recipe.schedule.changes:
+        parts.append(f"learning rate {recipe.schedule.text}")
+    if recipe.ema is not None:
+        parts.append(f"moving averages of decay {recipe.ema:g}")
+    facets = [facet for r in module.of_type(Resource) for facet in r.facets if isinstance(facet, OptimizerState)]
+    if own := sum(bool(facet.numbers) for facet in facets):
+        parts.append(f"{own} of {len(facets)} weights in groups with numbers of their own")
+    return f"{' and '.join(sorted({facet.name for facet in facets}))}, {', '.join(parts)}" if parts else ""
 
 
 def require_engine(where: str) -> None:
@@ -238,5 +266,6 @@ __all__ = [
     "require_engine",
     "require_loss",
     "saves_by_recomputing",
+    "update_text",
     "with_training",
 ]

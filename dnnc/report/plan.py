@@ -68,6 +68,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {_step_text(plan)}")
     if (hidden := math.fsum(stage.hidden for stage in plan.stages)) > EVEN * plan.value:
         lines.append(f"  {seconds_text(hidden)} more of sums of gradients travel beside the backward pass")
+    if update := dict(plan.certificate).get("update"):
+        lines.append(f"  update: {update}")
     if synced := dict(plan.certificate).get("synchronised"):
         lines.append(f"  {synced}")
     if math.isfinite(plan.single):

@@ -37,7 +37,7 @@ from ir.core.types import DType, TensorType, type_bytes
 from ir.ops.grads import BATCH_NORMALIZATION, DETACH, UNBIASED
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
-from ir.ops.optimizers import COUNTS, STATE, state_types
+from ir.ops.optimizers import DEFAULTS, STATE, state_types
 from ir.ops.rates import TABLE, RateSchedule
 from ir.ops.recipe import Recipe
 from passes.costs.learning import RECOMPUTE
@@ -185,7 +185,7 @@ class TrainingPass(Pass):
         if not chosen:
             raise InvalidInput(NothingTrains(NOTHING_TRAINS), where=module.entry.name)
         narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
-        if narrow and self.optimizer in COUNTS:
+        if narrow and "epsilon" in DEFAULTS[self.optimizer]:
             context.sink.warn(EpsilonIsZero(self.optimizer, listing(narrow)), where="--optimizer")
         symbols: list[Symbol] = [
             self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol

@@ -38,7 +38,7 @@ class EpsilonIsZero(Fault, code="W3504"):
 
 
 class GlobMatchesNothing(Fault, code="E3505"):
-    """A pattern of --trainable or --frozen names no weight that can be trained."""
+    """A pattern of --trainable, --frozen or --group names no weight that can be trained."""
 
     message = "'{pattern}' matches {matches}"
     hint = "weights are called {weights}"

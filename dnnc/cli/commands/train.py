@@ -193,13 +193,13 @@ def _train(
 ) -> None:
     """Trains, and shows and writes what is asked for."""
     from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
-    from dnnc.engines.torch.launch.training import resumption
+    from dnnc.engines.torch.launch.training import doubts
     from dnnc.report import seconds_text
     from dnnc.study.runs import append_row
 
     if options.resume is not None:
         options.resume.verify()
-        show_warnings(resumption(opened, options.resume).diagnostics, quiet)
+    show_warnings(doubts(opened, options).diagnostics, quiet)
     if options.nodes > 1 and not options.emulate:
         talk(f"this is host '{opened.host(opened.ranks_of(options)[0])}' of the plan", quiet)
     with progress(not quiet) as report:

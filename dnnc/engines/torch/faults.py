@@ -167,6 +167,15 @@ class AveragesMissing(Fault, code="W0777"):
     message = "it holds no moving averages: they begin as its weights"
 
 
+class RateEndsAtZero(Fault, code="W0778"):
+    """The schedule of the learning rate ends at 0 before the training does: steps behind it change no weight."""
+
+    message = "the learning rate is 0 from step {last} on, behind its schedule: steps to {end} change no weight"
+    hint = "train fewer steps, or compile with steps={end} or end=FRACTION in --learning-rate-schedule"
+    last: int
+    end: int
+
+
 class OtherNumberOfRanks(Fault, code="E0738"):
     """Ranks were started by hand, and there are not as many as the plan has devices."""
 

@@ -93,6 +93,8 @@ def _what(facts: Facts) -> Iterator[str]:
     if plan.in_steps:
         flush = "" if plan.flush else "; the pipeline is never emptied, so stages work with slightly older weights"
         yield f"A training step works on {counted(plan.microbatches, 'microbatch', 'microbatches')}{flush}."
+        if update := dict(plan.certificate).get("update"):
+            yield f"Its update: {update}."
     elif plan.minimises.trains:
         yield "It trains on a stream of microbatches that is not parted into steps."
     elif plan.minimises.streams and len(plan.stages) > 1:

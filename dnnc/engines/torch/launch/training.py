@@ -32,6 +32,7 @@ from dnnc.engines.torch.faults import (
     CheckpointWithoutDigest,
     NotATrainingBuild,
     OptimizerStateMissing,
+    RateEndsAtZero,
     TrainingNotInstalled,
 )
 from dnnc.engines.torch.files import TrainingFiles
@@ -52,6 +53,7 @@ from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageE
 from ir.core.facets import OptimizerState
 from ir.core.types import TensorType, without_layout
 from ir.ops.optimizers import EMA_STATE, STATE, state_types
+from ir.ops.rates import TABLE
 from ir.ops.recipe import Recipe
 from ir.system.scratch import scratch_folder
 from passes.graph.graph import listing
@@ -203,14 +205,28 @@ def require_evaluable(options: TrainOptions, cluster: object) -> None:
         raise UsageError(EvaluationOnCluster(), where="--eval-data")
 
 
-def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
-    """Warnings where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or
-    without a digest."""
-    sink, held = DiagnosticSink(), set(checkpoint.names)
+def doubts(build: TrainingBuild, options: TrainOptions) -> DiagnosticSink:
+    """Warnings before the first step: where steps change nothing, since the schedule of the learning rate has ended at 0, and
+    where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or without a
+    digest."""
+    sink = DiagnosticSink()
+    schedule = Recipe.of(read_program(build.files).entry).schedule
+    begin = options.resume.position.step if options.resume is not None else 0
+    lasts = len(schedule.values) if schedule.kind == TABLE else schedule.steps
+    if 0 < lasts < begin + options.steps and schedule.at(lasts) == 0:
+        sink.warn(RateEndsAtZero(lasts + 1, begin + options.steps), where=f"--steps {options.steps}")
+    if options.resume is not None:
+        _resumption(build, options.resume, sink)
+    return sink
+
+
+def _resumption(build: TrainingBuild, checkpoint: Checkpoint, sink: DiagnosticSink) -> None:
+    """Warnings about a checkpoint from which training goes on."""
+    held = set(checkpoint.names)
     if checkpoint.digest is None:
         sink.warn(CheckpointWithoutDigest(), where=checkpoint.where)
     if not checkpoint.position.step:  # the build's own weights, or others', without a step done
-        return sink
+        return
     resources = read_program(build.files).resources.values()
     lacking: dict[str, list[str]] = {}
     for resource in resources:
@@ -226,7 +242,6 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
         sink.warn(OptimizerStateMissing(optimizer, listing(weights), before), where=checkpoint.where)
     if Recipe.of(read_program(build.files).entry).ema is not None and EMA_STATE not in written:
         sink.warn(AveragesMissing(), where=checkpoint.where)
-    return sink
 
 
 def train(
@@ -341,4 +356,4 @@ def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> b
     return False
 
 
-__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "require_evaluable", "resumption", "train"]
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "doubts", "require_evaluable", "train"]

@@ -17,6 +17,8 @@ from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
+from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts  # noqa: E402
+
 GPT2 = "zoo:gpt2,layers=2,hidden=32,heads=4,vocab=64,positions=16,seq=8,batch=4"
 MLP = "zoo:mlp,layers=3,hidden=32,batch=4"
 PLANS = {
@@ -101,3 +103,16 @@ def test_averages_that_a_checkpoint_lacks_begin_as_its_weights(tmp_path: Path, c
         torch.testing.assert_close(after[f"{name}.ema"], (value + after[name]) / 2)
     with pytest.raises(dnnc.InvalidInput, match="holds no moving averages"):
         dnnc.into_torch(torch.nn.Linear(1, 1), tmp_path / "step2.safetensors", ema=True)
+
+
+def test_a_schedule_that_ends_before_the_training_is_doubted(tmp_path: Path) -> None:
+    """Where it ends at 0; a table is in the programs as any schedule is."""
+    ending, staying, table = (
+        TrainingBuild.open(compiled(tmp_path / str(number), *PLANS["replicas"], "--learning-rate-schedule", schedule))
+        for number, schedule in enumerate(("linear,steps=3", "linear,steps=3,end=0.1", "operator:neg,steps=1"))
+    )
+    told = "--steps 4: warning[W0778]: the learning rate is 0 from step 4 on, behind its schedule: steps to 4 change no weight"
+    assert str(doubts(ending, TrainOptions(steps=4)).diagnostics[0]).startswith(told)
+    assert not doubts(ending, TrainOptions(steps=3)).diagnostics
+    assert not doubts(staying, TrainOptions(steps=9)).diagnostics
+    assert doubts(table, TrainOptions(steps=2)).diagnostics
