@@ -147,11 +147,16 @@ def test_optimizers_step_as_those_of_torch(name: str, decay: float) -> None:
 def test_defaults_are_those_of_torch(name: str) -> None:
     """Of each optimizer's signature in torch: those that are numbers here, and those that the ops do not have."""
     classes = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    classes["adafactor"] = torch.optim.Adafactor
     said = {key: parameter.default for key, parameter in inspect.signature(classes[name]).parameters.items()}
     ours = {"lr": "learning_rate", "eps": "epsilon", "weight_decay": "weight_decay"}
+    ours |= {"beta2_decay": "beta2_decay", "d": "threshold"}
     wanted = {ours[key]: value for key, value in said.items() if key in ours}
     if "betas" in said:
         wanted["beta1"], wanted["beta2"] = said["betas"]
+    if name == "adafactor":
+        assert wanted.pop("epsilon") == (None, 0.001)
+        wanted |= {"epsilon1": torch.finfo(torch.float32).eps, "epsilon2": 0.001}
     if name == "momentum":
         wanted["momentum"] = 0.9  # torch has 0 there, which is sgd
     assert wanted == DEFAULTS[name]
