@@ -141,7 +141,7 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
             raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
-    options = _checked(options, next((getattr(step, "optimizer", "") for step in pipeline if step.name == "training"), ""))
+    options = _checked(options, next((getattr(step, "optimizer", "") for step in pipeline if step.name == STEP_PASSES[0]), ""))
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
         given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}

@@ -211,10 +211,10 @@ def doubts(build: TrainingBuild, options: TrainOptions) -> DiagnosticSink:
     digest."""
     sink = DiagnosticSink()
     schedule = Recipe.of(read_program(build.files).entry).schedule
-    begin = options.resume.position.step if options.resume is not None else 0
+    end = options.begin + options.steps
     lasts = len(schedule.values) if schedule.kind == TABLE else schedule.steps
-    if 0 < lasts < begin + options.steps and schedule.at(lasts) == 0:
-        sink.warn(RateEndsAtZero(lasts + 1, begin + options.steps), where=f"--steps {options.steps}")
+    if 0 < lasts < end and schedule.at(lasts) == 0:
+        sink.warn(RateEndsAtZero(lasts + 1, end), where=f"--steps {options.steps}")
     if options.resume is not None:
         _resumption(build, options.resume, sink)
     return sink
