@@ -130,7 +130,7 @@ def _flops(counted: Iterable[tuple[Op, int]]) -> dict[str, int]:
 def differentiated_and_counted(self: DifferentiatePass, module: Module, context: PassContext) -> Module:
     """The pass ``differentiate``, with the check behind it where a search made the plan."""
     result = _DIFFERENTIATE(self, module, context)
-    if {"partition", "reference", "shard"} & context.statistics.keys() and self.recompute != "stage" and not recomputes(module):
+    if {"partition", "reference"} & context.statistics.keys() and self.recompute != "stage" and not recomputes(module):
         check_step(expand(module), CostPass().run(expand(result), PassContext(dialects=context.dialects)))
     return result
 
@@ -138,7 +138,7 @@ def differentiated_and_counted(self: DifferentiatePass, module: Module, context:
 def localized_and_counted(self: LocalizePass, module: Module, context: PassContext) -> Module:
     """The pass ``localize``, with the check behind it where a search made the plan."""
     result = _LOCALIZE(self, module, context)
-    if {"partition", "reference", "shard"} & context.statistics.keys():
+    if {"partition", "reference"} & context.statistics.keys():
         check_counts(expand(result))
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import ir
@@ -38,10 +39,12 @@ def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] =
     return changed
 
 
-def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
+def pass_context(
+    sink: DiagnosticSink, progress: Progress = lambda label, fraction: None, clock: float = math.inf
+) -> PassContext:
     """What passes may use: the dialects of ONNX, and the evaluation of operators on constants, which is loaded at its first
     use."""
-    return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS)
+    return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS, clock=clock)
 
 
 def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:

@@ -8,6 +8,7 @@ A build directory, and a plan alone (``plan_only``), is written whole or not at 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,12 +30,12 @@ from dnnc.compile.faults import (
     StagesRecompute,
 )
 from dnnc.compile.flags import TAG
-from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_callers, with_one_mesh, with_restrictions
+from dnnc.compile.notes import with_callers, with_restrictions
 from dnnc.compile.options import (
+    PROGRAM_PASSES,
     CompileOptions,
     asks_training,
     build_pipeline,
-    kinds_besides,
     of_profile,
     of_zoo,
     restrictions,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from dnnc.compile.given import GivenInputs
     from dnnc.onnx.model import ImportedModel
     from passes.costs.profiled import Profile
+    from passes.framework.manager import PassManager
     from passes.partition.alternatives import Alternative
     from passes.plan.layers import Layer
 
@@ -85,7 +87,7 @@ class CompileResult:
     """The module after the last pass, its plan, its machines, and the cost of the compilation. ``interrupted``: Ctrl-C ended
     the search, and the plan is the best one until then.
 
-    ``seconds`` by step: ``load``, each pass by name, ``search`` (the part of ``partition`` and ``shard`` that searches),
+    ``seconds`` by step: ``load``, each pass by name, ``search`` (the part of ``partition`` that searches),
     ``write``, ``load-test`` (opening the programs), ``total``. ``statistics``: the counts of each pass."""
 
     module: Module
@@ -137,7 +139,7 @@ class PlannedModel:
     done: int
     context: PassContext
     _loaded: _Loaded
-    _search: PortfolioSearch
+    _manager: Callable[..., PassManager]
     _clock: _Clock
 
     @property
@@ -157,7 +159,7 @@ class PlannedModel:
         from passes.framework.pipeline import pipeline_text
         from passes.graph.folding import expand
 
-        module = expand(self._search.passes(self.pipeline, self.module, self.context, self.done, len(self.pipeline)))
+        module = expand(self._manager(self.pipeline, start_after=self.done).run(self.module, self.context))
         with self._clock.step("write", without="load-test"):
             manifest = _written(self._loaded, module, out, self.pipeline, self.context, self._clock)
         explanation, plan = None, module.first(Plan)
@@ -217,7 +219,8 @@ def plan_model(
         loaded = _loaded(options, machines, sink, progress)
         if nameless:
             loaded = replace(loaded, imported=replace(loaded.imported, source=""))
-    return _planned(loaded, pass_context(sink, progress), clock, manager or {})
+    limit = math.inf if options.time_limit is None else options.time_limit
+    return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {})
 
 
 def _as_memory_asks(
@@ -301,7 +304,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
 
 def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]) -> PlannedModel:
     """The model after the passes that plan it. The certificate of its plan says how it was found."""
-    from dnnc.compile.witness import with_witness
+    from dnnc.compile.witness import proven, with_witness
+    from passes.framework.manager import PassManager
     from passes.framework.pipeline import pipeline_text
     from passes.graph.folding import expand
 
@@ -309,7 +313,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
 
     def passed(name: str, seconds: float) -> None:
         clock.add(name, seconds)
-        if name in (*PLANNERS, "shard"):
+        if name in PLANNERS:
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
@@ -317,31 +321,38 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
         context.measure = loaded.given.measuring(loaded.imported, partial(clock.step, "measure"))
     if options.profile:
         context.profile = _profile(options.profile, training=trains(loaded.pipeline))
-    searched = ""
+    pipeline, searched = loaded.pipeline, ""
     if options.search == TAG:
-        pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
-    else:
-        pipelines = (*with_one_mesh(loaded.pipeline, topology), *kinds_besides(options, topology))
-    search = PortfolioSearch(context, manager, passed, options.time_limit)
-    module, pipeline, done = search.run(pipelines, loaded.module)
-    module = expand(module)
+        pipeline, searched = _by_tag(pipeline, loaded.module, context, options, clock)
+
+    def passes(steps: Sequence[Pass], **more: Any) -> PassManager:
+        return PassManager(steps, on_pass=passed, expanded=True, **manager, **more)
+
+    done = next((number for number, step in enumerate(pipeline) if step.name in PROGRAM_PASSES), len(pipeline))
+    module = expand(passes(pipeline, stop_after=done).run(loaded.module, context))
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:
         raise UsageError(PipelineWithoutPlan(pipeline_text(pipeline)))
-    if context.statistics.get("kinds", {}).get("cut") and plan.status != "optimal":
+    if any(counted.get("cut") for counted in context.statistics.values()) and plan.status != "optimal":
         warn_of_cut(sink, options.time_limit)
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         sink.warn(NothingSaved(), where="--recompute stage")
     update = update_text(module)
-    noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
+    meshes = sets_of_devices(pipeline, topology)
+    noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=meshes, plan=searched)
     noted = _noted(noted, update=update)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
-    certified = with_witness(certified, module, topology, search.bounds, search.memory_price)
+    certified = with_witness(certified, module, topology, *proven(plan, pipeline, context))
     module = module.replace(plan, certified)
-    return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
+    return PlannedModel(options, topology, module, pipeline, done, context, loaded, passes, clock)
+
+
+def sets_of_devices(pipeline: Sequence[Pass], topology: Topology) -> str:
+    """As of the pass ``partition`` of the pipeline; empty without it."""
+    return next((str(step.sets_of_devices(topology)) for step in pipeline if hasattr(step, "sets_of_devices")), "")
 
 
 def _written(
@@ -393,14 +404,14 @@ def _written(
 
 def _by_tag(
     pipeline: tuple[Pass, ...], module: Module, context: PassContext, options: CompileOptions, clock: _Clock
-) -> tuple[tuple[tuple[Pass, ...], ...], str]:
+) -> tuple[tuple[Pass, ...], str]:
     """The pipeline that replays the plan of TAG's search, and a text of how it was found."""
     from dnnc.search_tag import TagOptions, tag_plan
 
     with clock.step("search"):
         asked = TagOptions(options.prior, options.iterations, options.microbatches or 1)
         planned = tag_plan(pipeline, module, context, asked)
-    return (planned.pipeline,), planned.text
+    return planned.pipeline, planned.text
 
 
 def _profile(paths: Sequence[Path], *, training: bool) -> Profile:

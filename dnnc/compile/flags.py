@@ -29,7 +29,7 @@ class CompileOptions:
       arrays by input, whose shapes bind dimensions, and on whose first microbatch sizes that depend on values are measured.
     - Stages: a new one begins after each tensor of ``cuts``; ``pins`` maps ops to devices; ``stages`` is their number (None:
       the best); ``replicas`` the most devices of a stage; ``pieces`` the most stages of a device (latency). Where these leave
-      replicas and meshes free, both are searched (``dnnc.compile.kinds``).
+      replicas and meshes free, both are searched (``passes.partition``).
     - Meshes: ``mesh`` is the sizes of the axes (``2x4``), ``auto`` (the best) or ``none``. With a mesh, ``stages`` may be 0
       (the best number), ``strategy`` names a plan instead of searching, ``uneven`` allows shards of different lengths, and
       ``shares`` states unequal parts (``3,1``; ``equal``).
@@ -114,18 +114,18 @@ _OF_TRAINING = {
 FLAGS: tuple[Flag, ...] = (
     Flag("--cut", "cuts", PLANNERS, (PLAN, MESH)),
     Flag("--pin", "pins", PLANNERS, (PLAN, MESH)),
-    Flag("--stages", "stages", (*PLANNERS, "shard"), (PLAN, TAG_SEARCH)),
-    Flag("--time-limit", "time_limit", (*PLANNERS, "shard"), (PLAN, TAG_SEARCH)),
+    Flag("--stages", "stages", PLANNERS, (PLAN, TAG_SEARCH)),
+    Flag("--time-limit", "time_limit", PLANNERS, (PLAN, TAG_SEARCH)),
     Flag("--replicas", "replicas", PLANNERS, (PLAN, MESH)),
     Flag("--pieces", "pieces", ("reference",), (PLAN, MESH)),
     Flag("--objective", "objective", PLANNERS, (PLAN,)),
     Flag("--split", "split", ("reference",), (PLAN, MESH)),
     Flag("--comm", "comm", (), (MESH,)),
-    Flag("--mesh", "mesh", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--strategy", "strategy", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--uneven", "uneven", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--shares", "shares", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--microbatches", "microbatches", (*PLANNERS, "shard"), (PLAN, PROFILE)),
+    Flag("--mesh", "mesh", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
+    Flag("--strategy", "strategy", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
+    Flag("--uneven", "uneven", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
+    Flag("--shares", "shares", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
+    Flag("--microbatches", "microbatches", PLANNERS, (PLAN, PROFILE)),
     Flag("--explain", "explain", (), (PROFILE,)),
     Flag("--inputs", "inputs", (), (PROFILE,)),
     Flag("--plan", "plan", (), (TAG_SEARCH,)),
@@ -150,8 +150,8 @@ def excluded_by(options: CompileOptions, excluder: Excluder) -> tuple[str, ...]:
     return given(options, [one for one in FLAGS if excluder in one.excluded])
 
 
-ON_MESHES = tuple(one for one in FLAGS if one.field in ("mesh", "strategy", "shares", "uneven"))
-"""How tensors are split."""
+ON_SHAPES = tuple(one for one in FLAGS if one.field in ("strategy", "shares", "uneven"))
+"""How tensors are split on the mesh that is asked for."""
 OF_TAG = tuple(one for one in FLAGS if one.field in ("prior", "iterations"))
 OF_TRAINING = tuple(one for one in FLAGS if one.field.startswith("training."))
 
@@ -166,7 +166,7 @@ __all__ = [
     "MESH",
     "OF_TAG",
     "OF_TRAINING",
-    "ON_MESHES",
+    "ON_SHAPES",
     "PLAN",
     "PROFILE",
     "SEARCHES",

@@ -9,7 +9,7 @@ import math
 import os
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dnnc.compile.faults import (
     CommOfMeshPlan,
@@ -34,7 +34,7 @@ from dnnc.compile.flags import (
     MESH,
     OF_TAG,
     OF_TRAINING,
-    ON_MESHES,
+    ON_SHAPES,
     PLAN,
     PROFILE,
     TAG,
@@ -44,17 +44,22 @@ from dnnc.compile.flags import (
     excluded_by,
     given,
 )
-from dnnc.compile.kinds import IN_STAGES, NO_MESH, PIPELINE, PROFILE_PIPELINE, PROGRAM_PASSES, SHARDED_PIPELINE, other_kinds
 from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
-from dnnc.compile.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.compile.training import with_training
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Module
-from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, TRAINING, Planned, objective_of, offered
+from ir.core.objectives import ANY, CONTIGUOUS, TRAINING, Planned, objective_of, offered
 from ir.core.topology import Topology
 from passes.framework.base import Pass
-from passes.framework.registry import PLANNERS
+from passes.framework.registry import ANY_FORM, NO_MESH, PLANNERS
+
+PROGRAM_PASSES = ("lower", "localize")
+"""The passes that make programs of a scheduled plan; a plan alone does without."""
+PIPELINE = "default-inference"
+"""The named pipeline that ``dnnc compile`` runs by default."""
+PROFILE_PIPELINE = "profiled"
+"""The named pipeline for a profiled workload, which has seconds in place of operators."""
 
 
 def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
@@ -68,38 +73,6 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
     if not (objective or options.plan or options.pipeline) and has_backward(module):
         objective = TRAINING.name
     return replace(options, plan_only=True, objective=objective, pipeline=options.pipeline or PROFILE_PIPELINE)
-
-
-def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
-    """The pipelines that search plans on meshes beside the first pipeline; none if the options exclude meshes."""
-    from passes.framework.pipeline import parse_pipeline
-
-    if not meshes_free(options):
-        return ()
-    training = options.objective == TRAINING.name
-    left_out = PROGRAM_PASSES if options.plan_only else ()
-    steps = parse_pipeline(SHARDED_TRAINING if training else SHARDED_PIPELINE, without=left_out)
-    if training:
-        steps = with_training(steps, options.training, plan_only=options.plan_only)
-    microbatches = (options.microbatches or IN_STAGES) if training else 0
-    limit = options.time_limit
-    return other_kinds(
-        topology,
-        steps,
-        stages=options.stages or 0,
-        time_limit=limit,
-        microbatches=microbatches,
-        replicas=options.replicas or 0,
-    )
-
-
-def meshes_free(options: CompileOptions) -> bool:
-    """Whether plans on meshes are searched beside others: no option states how to plan, or needs single devices."""
-    states_how = options.plan is not None or options.pipeline or options.mesh or options.search == TAG
-    single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
-    single = single or options.training.stages_each > 1 or not options.training.flush
-    without_mesh = options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name)
-    return not (states_how or single or without_mesh)
 
 
 def asks_training(options: CompileOptions) -> bool:
@@ -155,43 +128,89 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.plan is not None:
         return _replay(options)
     trains = asks_training(options) and not profiled
-    meshes = meshes_free(options)
-    if options.mesh == NO_MESH:
-        if options.training.sync not in ("", SYNCS[0]):
-            raise UsageError(SyncWithoutMesh(options.training.sync))
-        options = replace(options, mesh="")
-    plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
+    if options.mesh == NO_MESH and options.training.sync not in ("", SYNCS[0]):
+        raise UsageError(SyncWithoutMesh(options.training.sync))
     left_out = PROGRAM_PASSES if options.plan_only and not options.pipeline else ()
-    on_meshes = options.mesh or options.search == TAG
-    pipeline = parse_pipeline(options.pipeline or (sharded if on_meshes else plain), without=left_out)
+    pipeline = parse_pipeline(options.pipeline or (TRAINING_PIPELINE if trains else PIPELINE), without=left_out)
     if trains:
         pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
     elif flags := given(options, OF_TRAINING):
         raise UsageError(OnlyOfTraining(flags))
-    if given(options, ON_MESHES) or any(step.name == "shard" for step in pipeline):
-        return _sharded(options, pipeline)
-    if options.microbatches is not None and not trains:
-        raise UsageError(OnlyOfTraining(("--microbatches",)))
-    if options.explain and not meshes:
-        raise UsageError(OnlyOnMeshes(("--explain",)))
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
-    if _of_literature(options, profiled=profiled):
+    if _asks_mesh(options) and not options.pipeline:
+        pipeline = for_meshes(pipeline)
+    elif _of_literature(options, profiled=profiled):
         pipeline = tuple(_by_reference(step) if step.name == "partition" else step for step in pipeline)
-    planner = next((step.name for step in pipeline if step.name in PLANNERS), "")
-    changes = changes_of(options, planner or "reference")
-    if options.pins:
-        changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
-    if changes and not planner:
-        flags = given(options, [flag for flag in FLAGS if flag.field in changes])
-        raise UsageError(PassMissing(flags, "partition"), where="--passes")
-    pipeline = tuple(replace(step, **changes) if step.name == planner else step for step in pipeline)
+    pipeline = tuple(_searching(step, options, trains=trains) if step.name in PLANNERS else step for step in pipeline)
+    if not any(step.name in PLANNERS for step in pipeline):
+        changed = changes_of(options, "partition") | changes_of(options, "reference")
+        if flags := given(options, [flag for flag in FLAGS if flag.field in changed]):
+            raise UsageError(PassMissing(flags, "partition"), where="--passes")
     if options.time_limit is not None:
         limit = {"time_limit": options.time_limit}
         pipeline = tuple(replace(step, **limit) if step.name == "place" else step for step in pipeline)
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
+
+
+def _asks_mesh(options: CompileOptions) -> bool:
+    """Whether the options ask for plans on meshes alone."""
+    return options.mesh not in ("", NO_MESH) or options.search == TAG
+
+
+def for_meshes(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """The named pipeline for plans on meshes alone: fused projections are taken apart first, and nothing is grouped, which
+    serves the search on single devices. A training step has its weights as they are."""
+    from passes.framework.pipeline import parse_pipeline
+
+    if not any(step.name == "contract" for step in pipeline):
+        return pipeline
+    unfuse = parse_pipeline("unfuse")
+    apart = [(*unfuse, step) if step.name == "cost" else (step,) for step in pipeline if step.name != "contract"]
+    return tuple(step for steps in apart for step in steps)
+
+
+def _searching(step: Any, options: CompileOptions, *, trains: bool) -> Pass:
+    """The pass that searches a plan, with the options. Raises UsageError for those that exclude each other."""
+    changes = changes_of(options, step.name)
+    if options.pins:
+        changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
+    if step.name == "partition":
+        mesh = "auto" if options.search == TAG else options.mesh or step.mesh
+        if mesh not in (NO_MESH, ANY_FORM):
+            return _on_meshes(step, options, {**changes, "mesh": mesh}, trains=trains)
+        if options.comm:
+            changes["comm"] = options.comm
+        changed: Any = replace(step, **changes)
+        searched = mesh == ANY_FORM and not changed.without_mesh
+    else:
+        changed, searched = replace(step, **changes), False
+    if flags := given(options, ON_SHAPES):
+        raise UsageError(OnlyOnMeshes(flags))
+    if options.explain and not searched:
+        raise UsageError(OnlyOnMeshes(("--explain",)))
+    if options.microbatches is not None and not trains:
+        raise UsageError(OnlyOfTraining(("--microbatches",)))
+    return cast("Pass", changed)
+
+
+def _on_meshes(step: Any, options: CompileOptions, changes: dict[str, Any], *, trains: bool) -> Pass:
+    """The pass ``partition``, of plans on meshes alone, with ``changes``: by default one mesh, and no replicas. Raises
+    UsageError for options that exclude each other."""
+    if clash := excluded_by(options, MESH):
+        raise UsageError(NotWithMesh(clash))
+    known = offered(Planned.MESHES)
+    if options.objective and objective_of(options.objective) not in known:
+        names = tuple(objective.name for objective in known)
+        raise UsageError(ObjectiveNotOnMesh(options.objective, names), where="--objective")
+    if options.microbatches is not None and not (trains or objective_of(step.objective).trains):
+        raise UsageError(OnlyOfTraining(("--microbatches",)))
+    if _asks_mesh(options):
+        stages = step.stages or 1 if options.stages is None else options.stages
+        changes = {"replicas": 1 if not options.pipeline else step.replicas, **changes, "stages": stages}
+    return cast("Pass", replace(step, **changes))
 
 
 def _of_literature(options: CompileOptions, *, profiled: bool) -> bool:
@@ -207,7 +226,8 @@ def _by_reference(step: Pass) -> Pass:
     """The pass ``reference`` with the options of a pass ``partition``."""
     from passes.framework.registry import PASSES
 
-    return PASSES["reference"](**{option.name: getattr(step, option.name) for option in fields(step)})
+    reference = PASSES["reference"]
+    return reference(**{option.name: getattr(step, option.name) for option in fields(reference) if hasattr(step, option.name)})
 
 
 def _check_search(options: CompileOptions) -> None:
@@ -220,34 +240,6 @@ def _check_search(options: CompileOptions) -> None:
         raise UsageError(OnlyOfTraining(("--search tag",)))
     if clash := excluded_by(options, TAG_SEARCH):
         raise UsageError(NotWithTag(clash))
-
-
-def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """The pipeline with the options in its pass ``shard``. Raises UsageError for options that exclude each other."""
-    if not any(step.name == "shard" for step in pipeline):
-        flags = given(options, ON_MESHES)
-        if options.pipeline or options.mesh:
-            raise UsageError(PassMissing(flags, "shard"), where="--passes")
-        raise UsageError(OnlyOnMeshes(flags))
-    if clash := excluded_by(options, MESH):
-        raise UsageError(NotWithMesh(clash))
-    known = offered(Planned.MESHES)
-    if options.objective and objective_of(options.objective) not in known:
-        names = tuple(objective.name for objective in known)
-        raise UsageError(ObjectiveNotOnMesh(options.objective, names), where="--objective")
-    training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
-    if options.microbatches is not None and not training:
-        raise UsageError(OnlyOfTraining(("--microbatches",)))
-    changes = changes_of(options, "shard")
-    if options.mesh == "auto":
-        changes["mesh"] = ""
-    if training:
-        changes["training"] = True
-    if options.time_limit is not None:
-        changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
-    if options.plan_only:
-        pipeline = _plan_alone(pipeline)
-    return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
 
 
 def with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -279,7 +271,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if clash := excluded_by(options, PLAN):
         raise UsageError(NotWithPlan(clash))
     own = parse_pipeline(options.pipeline)
-    if own and not any(step.name in (*PLANNERS, "shard") for step in own):
+    if own and not any(step.name in PLANNERS for step in own):
         raise UsageError(PlanReplacesNothing("partition"), where="--passes")
     stated, schedule = read_plan(options.plan)
     stated = replace(stated, made_for=_made_for(options.plan))
@@ -290,8 +282,9 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         raise UsageError(CommOfMeshPlan(options.comm), where=str(options.plan))
     if not stated.training and (flags := given(options, OF_TRAINING)):
         raise UsageError(PlanOfInference(flags), where=str(options.plan))
-    plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if stated.training else (PIPELINE, SHARDED_PIPELINE)
-    pipeline = own or parse_pipeline(sharded if meshes else plain)
+    pipeline = own or parse_pipeline(TRAINING_PIPELINE if stated.training else PIPELINE)
+    if meshes and not own:
+        pipeline = for_meshes(pipeline)
     if stated.training:
         training = options.training
         if schedule and not training.schedule:  # the rows that are stated are of that order, or edited
@@ -299,11 +292,8 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         pipeline = with_training(pipeline, training, plan_only=options.plan_only)
         family: dict[str, Any] = {"family": training.schedule} if meshes else {}
         stated = replace(stated, **family)
-    replaced = ("shard",) if meshes else PLANNERS
-    if not any(step.name in replaced for step in pipeline):
-        raise UsageError(PlanReplacesNothing(replaced[0]), where="--passes")
     # Groups serve the search alone; the plan is per op.
-    pipeline = tuple(stated if step.name in replaced else step for step in pipeline if step.name != "contract")
+    pipeline = tuple(stated if step.name in PLANNERS else step for step in pipeline if step.name != "contract")
     rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
     pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
     if options.plan_only:
@@ -337,11 +327,13 @@ def _made_for(plan: Path) -> str:
 
 
 __all__ = [
+    "PIPELINE",
+    "PROGRAM_PASSES",
     "CompileOptions",
     "asks_training",
     "build_pipeline",
     "check_time_limit",
-    "kinds_besides",
+    "for_meshes",
     "of_profile",
     "of_zoo",
     "restrictions",

@@ -31,9 +31,7 @@ from passes.framework.base import Pass
 from passes.framework.registry import PLANNERS
 
 PIPELINE = "default-training"
-"""The named pipeline of a training step in stages."""
-SHARDED_PIPELINE = "sharded-training"
-"""The named pipeline of a training step on meshes."""
+"""The named pipeline of a training step."""
 STEP_PASSES = ("training", "differentiate")
 """The passes that turn a model into a training step. A plan alone needs neither; it counts the loss if one is given."""
 
@@ -100,7 +98,6 @@ _OF_PASS = {
     "schedule": ("family",),
     "partition": ("family",),
     "place": ("family",),
-    "shard": ("family",),
 }
 """The options that each pass carries out."""
 _RENAMED = {"group": "groups", "learning_rate_schedule": "rate"}
@@ -260,7 +257,6 @@ def _examples(outputs: Iterable[Value]) -> Iterator[str]:
 
 __all__ = [
     "PIPELINE",
-    "SHARDED_PIPELINE",
     "STEP_PASSES",
     "TrainingOptions",
     "require_engine",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
-from ir.text.witness import KEY, MESHES, Witness, witness_text
+from ir.text.witness import DEVICES, KEY, MESH, MESHES, REPLICAS, Witness, witness_text
 from passes.costs.learning import learning_seconds
 from passes.costs.op_time import body_seconds
+from passes.framework.base import Pass, PassContext
+from passes.framework.registry import BOUND, PLANNERS
 from passes.meshes.reshard_ops import plain
 from passes.meshes.undecided import undifferentiated
 from passes.stages.bounds import prices
@@ -32,6 +34,19 @@ def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping
         for form, bound in sorted(bounds.items(), key=lambda item: item[0] == MESHES)
     ]
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), KEY: witness_text(records)}.items())))
+
+
+def proven(plan: Plan, pipeline: Sequence[Pass], context: PassContext) -> tuple[dict[str, float], float]:
+    """The bound of each form of plans that was searched, and the price of memory, where one mesh was; of a plan that was given,
+    the bound that it has, for its form."""
+    counted = context.statistics.get("partition", {})
+    bounds = {key.removeprefix(BOUND): float(text) for key, text in counted.items() if key.startswith(BOUND)}
+    if bounds:
+        return bounds, float(counted.get("price", 0.0)) if MESH in bounds else 0.0
+    form = next((str(getattr(step, "form")) for step in pipeline if step.name in PLANNERS), "")  # noqa: B009
+    if not form:
+        form = REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
+    return {MESHES if any(stage.mesh for stage in plan.stages) else form: plan.bound}, 0.0
 
 
 def device_prices(plan: Plan, module: Module, topology: Topology) -> tuple[tuple[str, float], ...]:
@@ -57,4 +72,4 @@ def device_prices(plan: Plan, module: Module, topology: Topology) -> tuple[tuple
     return tuple(sorted((name, price) for name, price in found.items() if math.isfinite(price)))
 
 
-__all__ = ["device_prices", "with_witness"]
+__all__ = ["device_prices", "proven", "with_witness"]

@@ -1,6 +1,6 @@
 """Runs TAG's search in place of dnnc's own.
 
-The pass ``shard`` of a pipeline, which would search a plan, is replaced by a pass that states the plan that TAG found.
+The pass ``partition`` of a pipeline, which would search a plan, is replaced by a pass that states the plan that TAG found.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class TagPlan:
 
 
 def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, options: TagOptions) -> TagPlan:
-    """Runs ``pipeline`` on ``module``, which has a topology, up to the pass ``shard``, searches a plan by TAG's method, and
-    returns the pipeline in which that plan replaces ``shard``. TAG's plan may be expressed in dnnc in several ways; the one of
-    least value by dnnc's own cost counts.
+    """Runs ``pipeline`` on ``module``, which has a topology, up to the pass ``partition``, searches a plan by TAG's method, and
+    returns the pipeline in which that plan replaces ``partition``. TAG's plan may be expressed in dnnc in several ways; the one
+    of least value by dnnc's own cost counts.
 
     Raises InvalidInput for a file that is no prior and a topology with too many device groups, UsageError if METIS is not
     installed, Infeasible if no plan fits that dnnc can express."""
     prior = read_prior(options.prior) if options.prior is not None else None
-    place = next(number for number, step in enumerate(pipeline) if step.name == "shard")
+    place = next(number for number, step in enumerate(pipeline) if step.name == "partition")
     facts = PassManager(pipeline[:place], expanded=True).run(module, context)
     topology = facts.first(Topology)
     assert topology is not None

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.kinds import PIPELINE, SHARDED_PIPELINE
-from dnnc.compile.options import CompileOptions, asks_training, build_pipeline, of_zoo
+from dnnc.compile.options import PIPELINE, CompileOptions, asks_training, build_pipeline, for_meshes, of_zoo
 from dnnc.compile.training import require_engine, require_loss
 from dnnc.study.faults import WorkloadProfiled
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -34,7 +33,7 @@ def costed(
     if may_be_profile(options.model):
         raise UsageError(WorkloadProfiled(options.model))
     training = asks_training(options)
-    pipelines = [] if training else [parse_pipeline(PIPELINE), parse_pipeline(SHARDED_PIPELINE)]
+    pipelines = [] if training else [parse_pipeline(PIPELINE), for_meshes(parse_pipeline(PIPELINE))]
     if not training:
         build_pipeline(options)  # refuses options that only a training step has
     progress("load the model", None)

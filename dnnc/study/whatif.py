@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.driver import is_profiled
-from dnnc.compile.kinds import NO_MESH, PortfolioSearch, mesh_sizes, with_one_mesh
-from dnnc.compile.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
+from dnnc.compile.driver import is_profiled, sets_of_devices
+from dnnc.compile.options import PROGRAM_PASSES, CompileOptions, build_pipeline, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
 from dnnc.study.faults import CoresShared, TooManyDevices
 from dnnc.study.subsets import Part, parts, with_more
@@ -29,7 +28,8 @@ from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from passes.costs.network import device_classes
-from passes.framework.base import Pass
+from passes.framework.manager import PassManager
+from passes.framework.registry import NO_MESH
 
 MOST_DEVICES = 256
 """Most devices of a topology whose subsets are listed."""
@@ -151,31 +151,27 @@ class _Search:
         own = set(devices)
         return min((r for r in self.plans if own.issuperset(r.used) and r.used), key=lambda r: r.value, default=None)
 
-    def pipelines(self, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
-        pipeline = build_pipeline(self.options, profiled=self.profiled)
-        return (*with_one_mesh(pipeline, topology), *kinds_besides(self.options, topology))
-
     def bounds_parts(self, topology: Topology) -> bool:
         """Whether every plan on a subset of the devices is among the plans that are searched on all of them."""
-        pipelines = self.pipelines(topology)
-        meshes = any(step.name == "shard" for pipeline in pipelines for step in pipeline)
-        alike = len(device_classes(topology)) == 1 and not mesh_sizes(pipelines, topology)
+        pipeline = build_pipeline(self.options, profiled=self.profiled)
+        meshes = any(getattr(step, "mesh", NO_MESH) != NO_MESH for step in pipeline)
+        alike = len(device_classes(topology)) == 1 and not sets_of_devices(pipeline, topology)
         return self.may_idle and (alike or not meshes)
 
     def _planned(self, topology: Topology, sink: DiagnosticSink) -> Plan:
-        context = pass_context(sink)
-        module = with_topology(self.module, topology, () if self.profiled else build_pipeline(self.options))
+        limit = math.inf if self.options.time_limit is None else self.options.time_limit
+        context, pipeline = pass_context(sink, clock=limit), build_pipeline(self.options, profiled=self.profiled)
+        module = with_topology(self.module, topology, () if self.profiled else pipeline)
         if self.profiled:
             from dnnc.data.workloads.fitted import fitted
 
             trains = objective_of(self.options.objective or THROUGHPUT.name).trains
             module, _ = fitted(module, topology, training=trains, sink=DiagnosticSink(), where=self.options.model)
-        module, _, _ = PortfolioSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
-            self.pipelines(topology), module
-        )
+        steps = [step for step in pipeline if step.name not in PROGRAM_PASSES]
+        module = PassManager(steps, expanded=True).run(module, context)
         plan = module.first(Plan)
         assert plan is not None
-        self.cut |= plan.status != "optimal" and bool(context.statistics.get("kinds", {}).get("cut"))
+        self.cut |= plan.status != "optimal" and any(counted.get("cut") for counted in context.statistics.values())
         if any(counted.get("interrupted") for counted in context.statistics.values()):
             raise KeyboardInterrupt  # an interrupted search is not comparable with complete ones
         return plan

@@ -1,4 +1,4 @@
-"""What a training step adds to a model, op by op and weight by weight: the one analysis that ``partition``, ``shard`` and
+"""What a training step adds to a model, op by op and weight by weight: the one analysis that ``partition`` and
 ``place`` plan by.
 
 - Which weights train: those with the facet ``optimizer<..>``, which the pass ``training`` writes. Where no weight has one, the

@@ -9,11 +9,13 @@ cached by identity in ``context.analyses``.
 
 from __future__ import annotations
 
+import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from ir.core.attributes import Dense
 from ir.core.diagnostics import DiagnosticSink, Infeasible
@@ -23,11 +25,14 @@ from ir.core.types import Type
 from ir.ops.grads import DIALECTS
 from ir.ops.opdefs import Dialects
 from passes.framework.faults import NotBetter
+from passes.solvers.work import within
 
 if TYPE_CHECKING:
     from passes.costs.profiled import Profile
 
 T = TypeVar("T")
+Statistics: TypeAlias = dict[str, dict[str, int | float | str]]
+"""What was counted, by the name of the pass and what it is."""
 
 
 class NoBetterPlan(Infeasible):
@@ -115,13 +120,14 @@ class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
     None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
     ``profile``: seconds that were measured, which stand over those that are modelled.
-    ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of other pipelines; a pass that
+    ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of other searches; a search that
     makes a better one gives it a bound that holds for theirs as well, or raises NoBetterPlan. ``gone``: values and nodes of the
-    model that simplification left out, with the name of what stands for them: a value, a resource, or nothing."""
+    model that simplification left out, with the name of what stands for them: a value, a resource, or nothing. ``clock``: how
+    many seconds a person gives a pass that searches; inf: it ends by its counted work."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
-    statistics: dict[str, dict[str, int | float | str]] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
     evaluate: ConstantEvaluator | None = None
     bodies: FunctionBodies | None = None
     prove: Prover | None = None
@@ -131,10 +137,21 @@ class PassContext:
     dialects: Dialects = DIALECTS
     incumbent: Plan | None = None
     gone: dict[str, str] = field(default_factory=dict)
+    clock: float = math.inf
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""
         self.statistics.setdefault(pass_name, {}).update(values)
+
+    @contextmanager
+    def limited(self, pass_name: str) -> Iterator[None]:
+        """Limits the searches of a pass that run inside by the clock, and counts whether that cut one."""
+        with within(None if self.clock == math.inf else self.clock) as limit:
+            try:
+                yield
+            finally:
+                if limit.cut:
+                    self.count(pass_name, cut=1)
 
 
 def needed(module: Module, kind: type[S]) -> S:

@@ -32,6 +32,16 @@ class UnknownPass(Fault, code="E3007"):
     near: str
 
 
+class EarlierName(Fault, code="E3015"):
+    """An earlier version had a pass or a pipeline of this name. Exit code 2; the hint is the text to write instead, with which
+    the same plans are searched."""
+
+    message = "'{name}' is of an earlier version"
+    hint = "write {instead}"
+    name: str
+    instead: str
+
+
 class UnknownOption(Fault, code="E3008"):
     """The pass has no option of this name."""
 

@@ -16,7 +16,9 @@ from typing import Any, get_type_hints
 import grammars
 from ir.core.diagnostics import DiagnosticSink, Fault, Span, UsageError
 from passes.framework.base import Pass
+from passes.framework.earlier import instead_of
 from passes.framework.faults import (
+    EarlierName,
     OptionsTogether,
     OptionTwice,
     OptionValue,
@@ -102,6 +104,17 @@ def _parse(text: str, where: str) -> Any:
         raise UsageError(PipelineSyntax(found, _expected(error)), where=where, span=span) from None
 
 
+def _written(options: Any) -> dict[str, str]:
+    """The options of a pass as they are written; one without a value is true."""
+    found = {}
+    for option in options.children if options is not None else ():
+        token, value = option.children[0], option.children[1] if len(option.children) > 1 else None
+        listed = getattr(value, "children", None)
+        text = ",".join(str(item) for item in listed or () if item is not None)
+        found[option_name(str(token))] = f"[{text}]" if listed is not None else "true" if value is None else str(value)
+    return found
+
+
 def _fault_span(text: str, error: Any) -> Span:
     """Where the parser stopped: the token it could not use, the one character it could not read, or the end."""
     token = getattr(error, "token", None)
@@ -152,6 +165,8 @@ class _Reader:
                 if options is not None:
                     self.fault(node.children[0], PipelineWithOptions(name, PIPELINES[name]))
                 steps += parse_pipeline(PIPELINES[name], name, self.without)
+            elif instead := instead_of(name, _written(options)):
+                self.fault(node.children[0], EarlierName(name, instead))
             elif name not in PASSES:
                 self.fault(node.children[0], UnknownPass(name, near(name, {*PASSES, *PIPELINES})))
             elif name not in self.without:

@@ -38,7 +38,12 @@ _STAGED = (Property.STAGED, Property.PLANNED)
 _SHARDED = (*_STAGED, Property.PLACED, Property.SHARDED)
 
 PLANNERS = ("partition", "reference")
-"""The passes that split a model into stages whose tensors stay whole; the second by problems of the literature."""
+"""The passes that search a plan; the second by problems of the literature."""
+
+BOUND = "bound of "
+"""What the names of statistics begin with that are the bounds of all plans of a form (``ir.text.witness``)."""
+NO_MESH, ANY_FORM, ANY_MESH = "none", "any", "auto"
+"""What ``mesh`` of ``partition`` may be beside a shape: single devices and replicas, any stages, or stages on meshes."""
 
 LISTED: dict[str, Listed] = {
     "training": Listed("passes.training:TrainingPass", (), _TRAINS),
@@ -48,10 +53,7 @@ LISTED: dict[str, Listed] = {
     "fold": Listed("passes.prepare.fold:FoldPass"),
     "expand": Listed("passes.prepare.fold:ExpandPass"),
     "contract": Listed("passes.prepare.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
-    "shard": Listed("passes.partition.shard_pass:ShardPass", _SEARCHED, _SHARDED, _PROGRAMS),
-    "partition": Listed(
-        "passes.partition.bridge.partition_pass:PartitionPass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)
-    ),
+    "partition": Listed("passes.partition.partition_pass:PartitionPass", _SEARCHED, _STAGED, _WHOLE),
     "reference": Listed("passes.reference.reference_pass:ReferencePass", _SEARCHED, _STAGED, _WHOLE),
     "assign": Listed("passes.partition.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, _WHOLE),
     "replay": Listed("passes.partition.replay.meshes:ReplayPass", _SEARCHED, _SHARDED, _PROGRAMS),
@@ -65,12 +67,10 @@ LISTED: dict[str, Listed] = {
 """Every pass by its name, in the order of a full pipeline."""
 
 PIPELINES: dict[str, str] = {
-    "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0},place,schedule,lower,localize",
+    "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0,mesh=any},place,schedule,lower,localize",
     "profiled": "partition{replicas=0},place,schedule",
-    "sharded-inference": "canonicalize,unfuse,cost,fold,shard,schedule,lower,localize",
-    "default-training": "training,canonicalize,cost,partition{objective=training,replicas=0},place,differentiate,"
+    "default-training": "training,canonicalize,cost,partition{objective=training,replicas=0,mesh=any},place,differentiate,"
     "schedule,lower,localize",
-    "sharded-training": "training,canonicalize,cost,shard{training=true},differentiate,schedule,lower,localize",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 

@@ -219,7 +219,7 @@ class StrategiesWithoutPlan(Fault, code="E3131"):
     """Ops are split over a mesh, and the module has no plan that says over which."""
 
     message = "{entry} has ops with strategies, but the module has no plan that names their mesh"
-    hint = "run 'shard' (or replay a plan) before 'lower'"
+    hint = "run 'partition' (or replay a plan) before 'lower'"
     entry: str
 
 

@@ -1,4 +1,4 @@
-"""What ``shard`` decided, read from the module and checked: meshes of stages, how values lie, what each op wants.
+"""What ``partition`` decided, read from the module and checked: meshes of stages, how values lie, what each op wants.
 
 The strategies are the decision; layouts on results and the reshards before operands follow from them and must agree, since a
 person may have edited any of them.

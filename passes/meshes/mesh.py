@@ -142,14 +142,14 @@ def read_shape(text: str, devices: int) -> tuple[int, ...]:
     than devices."""
     parts = text.lower().split("x")
     if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
-        raise UsageError(NoMeshShape(text), where="shard")
+        raise UsageError(NoMeshShape(text), where="partition")
     sizes = tuple(map(int, parts))
     if len(sizes) > len(AXIS_NAMES):
-        raise UsageError(TooManyAxes(text, len(sizes), len(AXIS_NAMES)), where="shard")
+        raise UsageError(TooManyAxes(text, len(sizes), len(AXIS_NAMES)), where="partition")
     if min(sizes) < 1 or (len(sizes) > 1 and min(sizes) < 2):
-        raise UsageError(EmptyAxis(text, min(sizes)), where="shard")
+        raise UsageError(EmptyAxis(text, min(sizes)), where="partition")
     if math.prod(sizes) > devices:
-        raise Infeasible(MeshTooLarge(text, math.prod(sizes), devices), where="shard")
+        raise Infeasible(MeshTooLarge(text, math.prod(sizes), devices), where="partition")
     return sizes
 
 

@@ -53,11 +53,11 @@ def read_shares(text: str, sizes: Sequence[int] = ()) -> Along:
     Raises UsageError."""
     axes = [part.split(",") for part in text.lower().split("x")]
     if not all(_is_share(share) for axis in axes for share in axis):
-        raise UsageError(NoShares(text, EQUAL, MOST_SHARE), where="shard")
+        raise UsageError(NoShares(text, EQUAL, MOST_SHARE), where="partition")
     found = tuple(tuple(map(int, axis)) for axis in axes)
     if sizes and tuple(map(len, found)) != tuple(sizes):
         mine, given = ("x".join(map(str, of)) for of in (map(len, found), sizes))
-        raise UsageError(SharesOfOtherMesh(text, mine, given), where="shard")
+        raise UsageError(SharesOfOtherMesh(text, mine, given), where="partition")
     return found
 
 

@@ -31,7 +31,7 @@ _ONCE = attributes(once=1)
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What ``shard`` decided about ``func``, the entry function without reshards.
+    """What ``partition`` decided about ``func``, the entry function without reshards.
 
     ``members[i]``: the stages of op number i; ``meshes[stage]``: of no axes for a stage on a single device. ``wants[i]``: the
     placements of each operand of op i on its mesh, None where it runs whole. ``lies[value]``: how its maker makes it;

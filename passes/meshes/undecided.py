@@ -17,8 +17,9 @@ from passes.meshes.reshard_ops import bare_value, plain
 
 
 def undecided(module: Module, *, copies: bool = False) -> Module:
-    """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan. With ``copies``, the ops that are a
-    stage's own copies of others are still in it. An entry or a module about which nothing was decided is the same object."""
+    """The module as it was before ``partition``: no layouts, strategies, stages, meshes, plan. With ``copies``, the ops that
+    are a stage's own copies of others are still in it. An entry or a module about which nothing was decided is the same
+    object."""
     old = module.entry
     func = plain(module).entry
     if not copies:

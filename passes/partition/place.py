@@ -79,7 +79,7 @@ class PlacePass(Pass):
         """Raises Infeasible when a stage fits no free device, InvalidInput for stages or a bound that contradict it."""
         plan, topology = needed(module, Plan), needed(module, Topology)
         if any(stage.mesh for stage in plan.stages):
-            return module  # 'shard' chose the devices, and counted their links
+            return module  # the search on meshes chose the devices, and counted their links
         own = stage_ops(module, plan)
         flight = self.in_flight(module, plan, own) if plan.in_steps else None
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)

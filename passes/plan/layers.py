@@ -1,8 +1,8 @@
 """What each layer of a sharded plan costs, and what one block does op by op.
 
-All is read from a module with the decisions of ``shard`` in it (``parts``) and priced anew by ``price``; nothing is remembered
-from the search. A *layer* is a copy of a repeated part of the function, named after the scope that its ops share, or what lies
-between two of these, by scope.
+All is read from a module with the decisions of ``partition`` in it (``parts``) and priced anew by ``price``; nothing is
+remembered from the search. A *layer* is a copy of a repeated part of the function, named after the scope that its ops share,
+or what lies between two of these, by scope.
 
 A collective is told at the op that makes the value it works on; one on a weight at the first op that reads the weight. So a sum
 that a layer leaves to the next is the layer's own. Bytes are those of the formulas of ``mesh``: the tensor as the other axes

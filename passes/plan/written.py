@@ -1,4 +1,4 @@
-"""The decisions of ``shard`` as they stand in the module: meshes, strategies, layouts, stages, the plan.
+"""The decisions of ``partition`` as they stand in the module: meshes, strategies, layouts, stages, the plan.
 
 - a ``mesh`` symbol for each stage of more than one device: ``@mesh``, or ``@mesh0``, ``@mesh1``, .. where there are stages;
 - on each op ``stage<k>`` and, on a mesh, ``shard<"s; s">``: its strategy's name per axis;
@@ -61,7 +61,8 @@ def written(
     memory: int = 0,
 ) -> Module:
     """``module`` with the decisions in it; ``plan``, whose value and stages are still to be filled, says what was proven, or
-    ``proven`` gives it a bound once its value is known; ``memory``: the limit that it was made under, as of ``shard``."""
+    ``proven`` gives it a bound once its value is known; ``memory``: the limit that it was made under, as ``device_memory`` of
+    ``partition``."""
     bare = module = module.without(Plan, Schedule, Stage, Program)
     if plan.minimises.trains:
         stages = [synchronised(module, stage, plan.microbatches) for stage in stages]

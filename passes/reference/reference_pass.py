@@ -20,7 +20,7 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.faults import NotAChoice, NotInRange
 from passes.partition.bridge.handover import slowest, with_handover
-from passes.partition.bridge.partition_pass import PartitionPass, Search
+from passes.partition.bridge.lattice_search import LatticeSearch, Search
 from passes.partition.bridge.pins import check_cuts, check_separable
 from passes.partition.bridge.plan import Asked
 from passes.partition.bridge.requests import read_cuts, read_pins
@@ -49,7 +49,7 @@ FIRST_SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class ReferencePass(PartitionPass):
+class ReferencePass(LatticeSearch):
     """Split the model by a problem of the literature: latency in pieces, any assignment, forward and backward nodes.
 
     The options are those of ``partition``, and: ``objective`` may also be ``latency`` (least time of one sample alone; a device

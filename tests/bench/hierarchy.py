@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from dnnc.compile.driver import CompileOptions, compile_model
 from passes.framework.pipeline import parse_pipeline, pipeline_text
-from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.partition_pass import PartitionPass
 from tests.bench.machine import header
 
 CASES = (

@@ -21,12 +21,12 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Stage
 from passes.framework.base import Pass
 from passes.meshes import count
-from passes.partition.shard_pass import ShardPass
 from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.cost import CostPass
 from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
 from tests.bench.machine import header
+from tests.passes.partition.on_meshes import on_meshes
 
 CASES = (
     "zoo:t5-large,weights=declared@preset:h100x8@8",
@@ -42,7 +42,7 @@ LAYERS = "layers=384"
 def planned(case: str) -> Module:
     model, topology, mesh = case.split("@")
     module = load_model(model, {}, DiagnosticSink()).module.extend([load_topology(topology, DiagnosticSink())])
-    return through(module, CanonicalizePass(), CostPass(), ShardPass(mesh=mesh, memory=-1))
+    return through(module, CanonicalizePass(), CostPass(), on_meshes(mesh=mesh, memory=-1))
 
 
 def through(module: Module, *passes: Pass) -> Module:

@@ -1,8 +1,8 @@
 """Pipeline only, one mesh only, and both jointly: ``python -m tests.bench.stages [MODEL ...]``. CPU seconds of one thread.
 
 For each model on 8 and on 64 devices, in inference (seconds per sample of a stream) and in training (seconds of a step of
-``MICROBATCHES``): the joint search ``shard{stages=0}`` with its value, bound, gap, stages and CPU seconds, and under the same
-model the best plan in stages of one device each (``pipeline``) and the best on one mesh of all devices, of any shape
+``MICROBATCHES``): the joint search ``partition{mesh=auto}`` with its value, bound, gap, stages and CPU seconds, and under the
+same model the best plan in stages of one device each (``pipeline``) and the best on one mesh of all devices, of any shape
 (``mesh``); ``-`` where none fits. ``ratio``: to the better of these two, both of which joint search could choose: above 1 is a
 defect.
 Targets of CPU seconds: gpt3 on 64 devices 20 in inference, t5-large on 8 in 5.
@@ -26,9 +26,9 @@ from passes.meshes.mesh import shapes
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.stages import StageSearch
 from passes.partition.chain.submeshes import submeshes
-from passes.partition.shard_pass import ShardPass
 from tests.bench.machine import header
 from tests.passes.partition.layouts.models import prepared
+from tests.passes.partition.on_meshes import on_meshes
 
 MODELS = ("zoo:bert-base,layers=24,hidden=1024,heads=16", "zoo:t5-large", "zoo:llama-70b", "zoo:gpt3-175b,dtype=f16")
 TOPOLOGIES = {8: "preset:h200x8", 64: "preset:8xh200x8"}
@@ -44,7 +44,7 @@ def joint(module: Module, training: bool) -> tuple[Plan | None, float]:
     context = pass_context(DiagnosticSink())
     start = time.process_time()
     try:
-        made = ShardPass(stages=0, time_limit=LIMIT, training=training, microbatches=MICROBATCHES).run(module, context)
+        made = on_meshes(stages=0, time_limit=LIMIT, training=training, microbatches=MICROBATCHES).run(module, context)
     except DnncError:
         return None, time.process_time() - start
     return made.first(Plan), time.process_time() - start

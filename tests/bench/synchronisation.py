@@ -44,7 +44,7 @@ def plan_of(model: str, topology: str, sync: str) -> Module:
     """The plan of data parallel training under ``sync``, in equal parts."""
     module = catalogue.build(model).extend([load_topology(topology, DiagnosticSink())])
     count, loss = len(load_topology(topology, DiagnosticSink()).devices), module.entry.results[0].name[1:]
-    shard = f"shard{{mesh={count},training=true,strategy=data,shares=equal}}"
+    shard = f"partition{{objective=training,stages=1,mesh={count},strategy=data,shares=equal}}"
     passes = parse_pipeline(f'training{{loss="cross-entropy:{loss}",sync={sync}}},canonicalize,cost,{shard}')
     return PassManager(passes).run(module, pass_context(DiagnosticSink()))
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dnnc.compile.driver import CompileOptions, compile_model
-from dnnc.compile.kinds import IN_STAGES
 from dnnc.machines.topology.read import load_topology
 from dnnc.machines.topology.writer import topology_to_toml
 from dnnc.search_tag.cases import drawn
@@ -34,6 +33,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
+from passes.partition.bridge.lattice_search import MICROBATCHES
 from tests.bench.machine import header
 
 MODELS = (
@@ -67,7 +67,7 @@ def compiled(model: str, topology: str, folder: Path, **options: object) -> tupl
             topology,
             folder / "plan",
             objective=TRAINING.name,
-            microbatches=IN_STAGES,
+            microbatches=MICROBATCHES,
             plan_only=True,
             **options,  # type: ignore[arg-type]
         ),
@@ -103,7 +103,7 @@ def subsets(topology: Topology) -> Iterator[tuple[str, ...]]:
 
 def row(model: str, file: str, folder: Path) -> Row:
     """Of one model on one topology."""
-    batch = int(model.rpartition("=")[2]) * IN_STAGES
+    batch = int(model.rpartition("=")[2]) * MICROBATCHES
     topology = load_topology(file, DiagnosticSink())
     began = time.process_time()
     plan, search = compiled(model, file, folder)

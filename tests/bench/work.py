@@ -52,8 +52,8 @@ class _Meter:
 def _metered(meter: _Meter) -> Iterator[None]:
     """Lets the meter see each count, wherever ``did`` was imported, and where searches begin and end."""
     from dnnc.workloads.solve import METHODS
-    from passes.partition.bridge.partition_pass import PartitionPass
-    from passes.partition.shard_pass import ShardPass
+    from passes.partition.bridge.lattice_search import LatticeSearch
+    from passes.partition.on_meshes import MeshesSearch
 
     plain = work.did
 
@@ -72,18 +72,17 @@ def _metered(meter: _Meter) -> Iterator[None]:
         return run
 
     holders = [module for module in list(sys.modules.values()) if getattr(module, "did", None) is plain]
-    passes, methods = {one: one.run for one in (PartitionPass, ShardPass)}, dict(METHODS)
+    searches, methods = (LatticeSearch.searched, MeshesSearch.run), dict(METHODS)
     for module in holders:
         module.did = did  # type: ignore[attr-defined]
-    for one, run in passes.items():
-        one.run = between(run)  # type: ignore[method-assign]
+    LatticeSearch.searched = between(LatticeSearch.searched)  # type: ignore[method-assign]
+    MeshesSearch.run = between(MeshesSearch.run)  # type: ignore[method-assign]
     METHODS.update({key: between(method) for key, method in methods.items()})
     try:
         yield
     finally:
         METHODS.update(methods)
-        for one, run in passes.items():
-            one.run = run  # type: ignore[method-assign]
+        LatticeSearch.searched, MeshesSearch.run = searches  # type: ignore[method-assign]
         for module in holders:
             module.did = plain  # type: ignore[attr-defined]
 

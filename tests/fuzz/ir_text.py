@@ -11,9 +11,10 @@ from tests.fuzz.mutate import STRINGS, mutate_bytes, mutate_text, number_text
 from tests.golden import ROOT
 
 PIPELINES = (
-    "", "canonicalize", "cost", "canonicalize,cost,fold", "expand", "canonicalize,unfuse,cost", "canonicalize,cost,contract",
-    "canonicalize,cost,partition", "default-inference", "sharded-inference", "assign", "replay", "place", "schedule", "lower",
-    "place,schedule,lower", "partition{objective=latency,pieces=2},place,schedule", "partition{stages=2}", "cost{",
+    "", "canonicalize", "cost", "canonicalize,cost,fold", "expand", "canonicalize,unfuse,cost",
+    "canonicalize,cost,contract", "canonicalize,cost,partition", "default-inference", "cost,partition{mesh=auto},place",
+    "assign", "replay", "place", "schedule", "lower", "place,schedule,lower",
+    "partition{objective=latency,pieces=2},place,schedule", "partition{stages=2}", "cost{",
 )  # fmt: skip
 TOPOLOGIES = ("preset:cpu-2", "preset:cpu-2", "preset:cpu-3", "preset:h100x4", "preset:2xa100x2")
 

@@ -289,7 +289,7 @@ def _print_explanation(result: CompileResult) -> None:
 def _advice(result: CompileResult, options: CompileOptions) -> str:
     """What to try where a mesh that the search was free on gains nothing over one device; empty where it gains, or where
     the plan was asked for by name."""
-    from dnnc.compile.kinds import NO_MESH
+    from passes.framework.registry import NO_MESH
 
     plan = result.plan
     if options.mesh in ("", NO_MESH) or options.strategy or plan.value < plan.single * (1 - 1e-9):
@@ -318,8 +318,8 @@ def _is_split(op: Op) -> bool:
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
     from dnnc.compile.driver import is_profiled
-    from dnnc.compile.kinds import NO_MESH
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
+    from passes.framework.registry import NO_MESH
 
     if result.explanation is not None:
         _print_explanation(result)

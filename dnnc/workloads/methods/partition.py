@@ -12,7 +12,7 @@ from ir.core.facets import StageSet
 from ir.core.module import Module, Plan
 
 if TYPE_CHECKING:
-    from passes.partition.bridge.partition_pass import PartitionPass
+    from passes.partition.bridge.lattice_search import LatticeSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PartitionResult:
         )
 
 
-def run_partition(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> PartitionResult:
+def run_partition(module: Module, options: SolveOptions, progress: Progress, solver: LatticeSearch) -> PartitionResult:
     """Runs the pass on the workload within the time limit of ``options``. Raises Infeasible."""
     from dnnc.onnx import DIALECTS
     from passes.framework.base import PassContext

@@ -10,7 +10,7 @@ from ir.core.module import Module
 
 def throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The pass ``partition``: exact dynamic programming over ideals."""
-    from passes.partition.bridge.partition_pass import PartitionPass
+    from passes.partition.partition_pass import PartitionPass
     from passes.stages.load import stage_seconds
 
     takes(options, "--hierarchy", "--replicas")

@@ -126,7 +126,7 @@ class _Walk:
 
 def overfull(module: Module, topology: Topology, memory: int = 0) -> tuple[int, int, str]:
     """By how many bytes the plan of a module misses the memory of a device most, in which stage, and how it does; 0 where it
-    fits. ``memory``: as of ``shard``."""
+    fits. ``memory``: as ``device_memory`` of ``partition``."""
     most, index, text = 0, 0, ""
     plan = module.first(Plan)
     for row in plan.stages if plan is not None and memory >= 0 else ():

@@ -1,4 +1,4 @@
-"""From IR to a problem and from its solution to a plan: the pass (``partition_pass``) and what it asks for.
+"""From IR to a problem and from its solution to a plan: the search over the lattice (``lattice_search``) and what it asks for.
 
 Before the search: ``requests`` reads cuts and pins, ``pins`` refuses those that contradict each other, ``steps`` makes the
 problem of training steps, ``chunks`` that of several stages on a device. After it: ``plan`` makes the stages of the plan,

@@ -1,4 +1,4 @@
-"""Faults of the pass ``shard``: options that do not fit, and why no plan on a mesh does. Codes 33.."""
+"""Faults of plans on meshes: options that do not fit, and why no plan on a mesh does. Codes 33.."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The pass ``replay``: a plan on meshes that a person or a script edited, in the place of ``shard``.
+"""The pass ``replay``: a plan on meshes that a person or a script edited, in the place of a search.
 
-Reads what ``shard`` reads, and writes what ``shard`` writes (``written``). Nothing is searched but a bound: each op has the
-stage and, per axis of its stage's mesh, the strategy that the plan states; each weight is kept, each result of the model
-leaves, as stated, else as costs least. Seconds and bytes are counted by ``price``; of the numbers that the plan states only its
-bound is read: where ``proof`` says that it was proven for plans like this one it stays, with its certificate. Else each stage
-is searched, briefly, for what it costs at least with the ops and devices that it has.
+Reads what ``partition`` reads, and writes what it writes of plans on meshes (``written``). Nothing is searched but a bound:
+each op has the stage and, per axis of its stage's mesh, the strategy that the plan states; each weight is kept, each result of
+the model leaves, as stated, else as costs least. Seconds and bytes are counted by ``price``; of the numbers that the plan
+states only its bound is read: where ``proof`` says that it was proven for plans like this one it stays, with its certificate.
+Else each stage is searched, briefly, for what it costs at least with the ops and devices that it has.
 
 A faulty plan raises InvalidInput with every fault found, each with its stage: ops that are unknown, listed twice or not at all;
 devices that are unknown or in two stages; a mesh of another size than its devices; strategies and layouts that the op or the
@@ -64,8 +64,8 @@ class ReplayPass(StatedPass):
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device and its replicas.
     ``weights`` and ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights
     whose gradients are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are.
-    ``uneven``, ``memory``, ``microbatches`` (of a training step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``:
-    what the plan states.
+    ``uneven``, ``memory`` (``device_memory``), ``microbatches`` (of a training step) as of ``partition``. ``value`` and
+    ``certificate``, ``KEY=TEXT``: what the plan states.
     """
 
     name: ClassVar[str] = "replay"

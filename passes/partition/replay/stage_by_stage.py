@@ -36,6 +36,7 @@ from passes.partition.layouts.decide import choice_of, decisions_of, settled
 from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput, build
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, solve
+from passes.partition.on_meshes import single_value
 from passes.partition.replay.faults import (
     CopyMissing,
     NoLayout,
@@ -48,7 +49,6 @@ from passes.partition.replay.faults import (
     StrategyCount,
 )
 from passes.partition.replay.stated import SHOWN, shortened
-from passes.partition.shard_pass import single_value
 
 
 @dataclass(frozen=True, slots=True)

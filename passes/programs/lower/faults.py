@@ -9,7 +9,7 @@ class OtherCollectives(Fault, code="W3901"):
     """The collectives of the programs take another time than the plan says: the plan or the decisions were edited."""
 
     message = "the collectives of stage {stage} take {counted:.4g} s by count, {stated:.4g} s by {plan}"
-    hint = "run 'shard' again: the plan is not that of these decisions"
+    hint = "run 'partition' again: the plan is not that of these decisions"
     stage: int
     counted: float
     stated: float

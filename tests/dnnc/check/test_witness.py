@@ -28,7 +28,7 @@ from ir.core.module import Module
 from ir.text.witness import DEVICES, MESHES, REPLICAS, Witness, read_witness, witness_text
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
-from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 
 MLP = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"

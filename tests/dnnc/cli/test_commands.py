@@ -70,13 +70,13 @@ def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert data["status"] in ("optimal", "within-gap")
     assert [stage["index"] for stage in data["stages"]] == [0, 1]
     assert max(stage["seconds"] for stage in data["stages"]) == pytest.approx(data["objective"])
-    parts = ["load", "canonicalize", "cost", "fold", "contract", "partition", "search", "place", "unfuse", "shard"]
+    parts = ["load", "canonicalize", "cost", "fold", "contract", "partition", "search", "place"]
     parts += ["schedule", "lower", "localize", "load-test", "write", "total"]
     assert list(data["seconds"]) == parts
     assert data["idle"] == ["cpu2"]
     steps = {name: value for name, value in data["seconds"].items() if name not in ("search", "total")}
     assert sum(steps.values()) <= data["seconds"]["total"]
-    assert 0 <= data["seconds"]["search"] <= data["seconds"]["partition"] + data["seconds"]["shard"]
+    assert 0 <= data["seconds"]["search"] <= data["seconds"]["partition"]
 
 
 def test_no_device_is_silently_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

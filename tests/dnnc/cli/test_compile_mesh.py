@@ -101,7 +101,7 @@ def test_json_tells_meshes_and_collectives(tmp_path: Path, capsys: pytest.Captur
     assert data["certificate"]["strategy"] == "megatron"
     assert data["bound"] <= data["objective"]
     assert data["seconds"]["search"] > 0
-    assert data["pipeline"] == "canonicalize,unfuse,cost,fold,shard{mesh=2x2,strategy=megatron},schedule"
+    assert data["pipeline"] == "canonicalize,unfuse,cost,fold,partition{stages=1,mesh=2x2,strategy=megatron},place,schedule"
     staged = compiled(capsys, *common, "--mesh", "2", "--stages", "2")
     assert [stage["mesh"] for stage in staged["stages"]] == [[2], [2]]
 
@@ -187,7 +187,7 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
         (("--mesh", "2", "--comm", "overlap"), ("--comm",)),
         (("--mesh", "2", "--pieces", "2"), ("--pieces",)),
         (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
-        (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "shard")),
+        (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "partition")),
         (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
@@ -366,17 +366,18 @@ def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
         "unfuse",
         "cost",
         "fold",
-        "shard",
+        "partition",
+        "place",
         "schedule",
         "lower",
         "localize",
     ]
-    with pytest.raises(UsageError, match="shard"):
+    with pytest.raises(UsageError, match="partition"):
         build_pipeline(CompileOptions(MLP, FOUR, tmp_path, mesh="2", pipeline="canonicalize"))
 
 
 def test_meshes_of_a_pipeline_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    passes = "canonicalize,cost,shard{mesh=2},schedule,lower"
+    passes = "canonicalize,cost,partition{stages=1,mesh=2},place,schedule,lower"
     data = compiled(capsys, MLP, "-t", FOUR, "-o", tmp_path / "b", "--passes", passes)
     assert data["stages"][0]["mesh"] == [2]
 
@@ -384,7 +385,7 @@ def test_meshes_of_a_pipeline_of_ones_own(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.slow
 def test_ctrl_c_writes_the_plan_at_hand(tmp_path: Path) -> None:
     """While the second shape of mesh is searched: the plan is written as a whole, and the exit code is that of an interrupt."""
-    passes = "canonicalize,unfuse,cost,shard{gap=0.0}"
+    passes = "canonicalize,unfuse,cost,partition{stages=1,mesh=auto,gap=0.0}"
     arguments = ["zoo:t5-base", "-t", "preset:h100x8", "--mesh", "auto", "--passes", passes, "--plan-only"]
     tracing = ["-v", "--print-after", "cost", "--print-folder", str(tmp_path / "ir")]
     command = [sys.executable, "-m", "dnnc", "compile", *arguments, "-o", str(tmp_path / "b"), "--time-limit", "600", *tracing]

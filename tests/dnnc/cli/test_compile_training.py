@@ -51,7 +51,7 @@ def test_options_stand_in_the_passes_that_have_them() -> None:
 
 def test_a_plan_alone_counts_the_loss_and_differentiates_nothing() -> None:
     names = [step.name for step in parse_pipeline(text_of(mesh="2", plan_only=True))]
-    assert names == ["training", "canonicalize", "cost", "shard", "schedule"]
+    assert names == ["training", "canonicalize", "cost", "partition", "place", "schedule"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")

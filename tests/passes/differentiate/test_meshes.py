@@ -172,7 +172,7 @@ def test_members_update_their_parts_as_the_unsplit_step_does(name: str, mesh: st
     base = differentiated(module, f'training{{loss="{loss}",optimizer=sgd}},canonicalize,cost')
     whole = differentiated(base, "differentiate{learning-rate=1.0}")
     step = f"differentiate{{learning-rate=1.0,recompute={recompute}}}"
-    split = differentiated(base, f"shard{{mesh={mesh},training=true}},{step},lower,localize")
+    split = differentiated(base, f"partition{{objective=training,stages=1,mesh={mesh}}},{step},lower,localize")
     members_update_as_unsplit(split, whole)
 
 
@@ -200,7 +200,9 @@ def test_sums_over_hosts_are_made_inside_each_first() -> None:
     spec, loss = MODELS["mlp"]
     module = catalogue.build(f"{spec},dtype=f64").extend(list(ir.parse_module(machine).symbols))
     base = differentiated(module, f'training{{loss="{loss}",optimizer=sgd}},canonicalize,cost')
-    split = differentiated(base, "shard{mesh=2x2,training=true,strategy=data},differentiate{learning-rate=1.0},lower")
+    split = differentiated(
+        base, "partition{objective=training,stages=1,mesh=2x2,strategy=data},differentiate{learning-rate=1.0},lower"
+    )
     (stage,) = split.of_type(Stage)
     between = [op for op in stage.ops if op.name == "comm.all_reduce" and op.get("axis") == "x"]
     halves = {op.operands[0].split(".grad")[0] for op in between if "S(0)" in str(op.results[0].type)}

@@ -32,7 +32,7 @@ def data_parallel(model: Module, loss: str, mesh: str, sync: str) -> tuple[Modul
     module = model.extend(list(ir.parse_module(machine).symbols))
     base = differentiated(module, f'training{{loss="{loss}",optimizer=sgd,sync={sync}}},canonicalize,cost')
     whole = differentiated(base, "differentiate{learning-rate=1.0}")
-    return differentiated(base, f"shard{{mesh={mesh},training=true,strategy=data}}"), whole
+    return differentiated(base, f"partition{{objective=training,stages=1,mesh={mesh},strategy=data}}"), whole
 
 
 def exchanged(module: Module) -> Counter[str]:

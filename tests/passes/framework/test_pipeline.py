@@ -17,6 +17,7 @@ import passes.framework.registry as registry
 from ir import Module
 from ir.core.diagnostics import UsageError
 from passes import PASSES, PIPELINES, Pass, PassContext, describe, parse_pipeline, pipeline_text
+from passes.framework.earlier import PIPELINES as EARLIER
 from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.cost import CostPass
 
@@ -159,3 +160,22 @@ def test_importing_the_package_loads_no_pass_and_nothing_heavy() -> None:
 def test_numbers_out_of_range_are_usage_errors(text: str) -> None:
     with pytest.raises(UsageError, match="at least 0"):
         parse_pipeline(text)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("shard", "partition{mesh=auto,stages=1},place"),
+        ("shard{mesh=2x4,uneven}", "partition{mesh=2x4,stages=1,uneven=true},place"),
+        ("shard{stages=0,replicas=0,whole=false}", "partition{mesh=auto,replicas=0},place"),
+        ("shard{training=true,memory=1024}", "partition{objective=training,mesh=auto,stages=1,device-memory=1024},place"),
+        ("sharded-inference", EARLIER["sharded-inference"]),
+        ("sharded-training", EARLIER["sharded-training"]),
+    ],
+)
+def test_names_of_earlier_versions_are_refused_with_the_text_to_write(earlier: str, today: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_pipeline(f"cost,{earlier}")
+    (told,) = error.value.diagnostics
+    assert (told.hint, told.span.column if told.span else 0) == (f"write {today}", 6)
+    assert parse_pipeline(today)

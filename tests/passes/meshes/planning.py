@@ -28,13 +28,13 @@ from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.layouts import build, decisions_of, truthful
-from passes.partition.shard_pass import ShardPass
 from passes.plan.written import written
 from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.cost import CostPass
 from passes.programs.lower import LowerPass
 from tests.passes.meshes.interpreter import run_lowered
 from tests.passes.meshes.members import localized
+from tests.passes.partition.on_meshes import on_meshes
 from tests.passes.running import run
 
 TWO_MESHES = """\
@@ -120,7 +120,7 @@ def random_plan(
 def searched(module: Module, mesh: str, devices: int = 0, **options: Any) -> Module:
     """The best plan on ``devices``, or on as many as the mesh has."""
     count = devices or math.prod(map(int, mesh.split("x")))
-    return through(with_topology(module, count), ShardPass(mesh=mesh, **options))
+    return through(with_topology(module, count), on_meshes(mesh=mesh, **options))
 
 
 def lowered(module: Module) -> Module:

@@ -1,4 +1,4 @@
-"""Reshards that a person wrote, other than ``shard`` would: what fits together lowers and runs, the rest is refused."""
+"""Reshards that a person wrote, other than ``partition`` would: what fits together lowers and runs, the rest is refused."""
 
 from __future__ import annotations
 

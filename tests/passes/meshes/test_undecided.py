@@ -32,7 +32,7 @@ module @m {opset.onnx = 20} {
   }
 }
 """
-SPLIT = "shard{mesh=2,stages=2}"
+SPLIT = "partition{stages=2,mesh=2}"
 """Two stages, each with a mask of its own."""
 
 
@@ -56,8 +56,11 @@ def test_an_undecided_entry_stays_the_same_object() -> None:
     assert undecided(costed()).entry is costed().entry
 
 
-@pytest.mark.parametrize("again", ["shard{mesh=2,strategy=replicate}", "shard{mesh=2x2}", SPLIT, "partition{stages=2},place"])
-@pytest.mark.parametrize("first", ["shard{mesh=2,strategy=data}", SPLIT])
+@pytest.mark.parametrize(
+    "again",
+    ["partition{stages=1,mesh=2,strategy=replicate}", "partition{stages=1,mesh=2x2}", SPLIT, "partition{stages=2},place"],
+)
+@pytest.mark.parametrize("first", ["partition{stages=1,mesh=2,strategy=data}", SPLIT])
 def test_deciding_again_is_as_deciding_once(first: str, again: str) -> None:
     once, twice = through(costed(), f"{again},lower"), through(costed(), f"{first},lower,{again},lower")
     assert ir.verify(twice) == []

@@ -14,7 +14,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import DType, SeqType, TensorType
 from passes.framework.base import PassContext
 from passes.graph.graph import reads
-from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.partition_pass import PartitionPass
 from passes.prepare.contract import ContractPass
 from passes.stages.colocation import SPAN, colocation
 from tests.passes.staging import VECTOR, chain, devices, op, value

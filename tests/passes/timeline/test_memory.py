@@ -24,13 +24,13 @@ from passes.framework.base import PassContext
 from passes.graph.symbols import insert_symbols
 from passes.meshes.costs.cross_mesh import Party
 from passes.partition.place import PlacePass
-from passes.partition.shard_pass import ShardPass
 from passes.programs.schedule import SchedulePass
 from passes.timeline.families import step
 from passes.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
 from passes.timeline.simulate import run_rows, simulate
 from tests.passes.partition.layouts.models import prepared
 from tests.passes.partition.layouts.test_stages import SMALL, sharded
+from tests.passes.partition.on_meshes import on_meshes
 from tests.passes.staging import chain, devices, planned
 from tests.passes.timeline.test_families import equal
 
@@ -178,7 +178,7 @@ def test_stages_of_a_device_hold_its_peak_together(kind: str) -> None:
 def test_the_search_charges_what_1f1b_holds() -> None:
     """Counted twice: by the planner from prices of strategies, and on the rows."""
     given = insert_symbols(prepared(f"{SMALL},batch=4")[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
-    searched = ShardPass(training=True, microbatches=6, mesh="2", stages=2).run(given, PassContext())
+    searched = on_meshes(training=True, microbatches=6, mesh="2", stages=2).run(given, PassContext())
     module = SchedulePass().run(searched, PassContext())
     held, plan = memory_over_time(module, simulate(module)), searched.first(Plan)
     assert plan is not None

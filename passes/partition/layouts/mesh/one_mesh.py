@@ -36,7 +36,7 @@ from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 from passes.solvers.work import now
 
-NAME = "shard"
+NAME = "partition"
 """The pass that counts this work."""
 
 

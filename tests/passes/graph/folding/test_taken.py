@@ -18,7 +18,7 @@ from passes.graph.folding.taken import TAKE
 
 PIPELINES = {
     "devices": "canonicalize,cost,contract,partition{stages=3},place,schedule,lower",
-    "meshes": "canonicalize,unfuse,cost,shard{mesh=2,stages=2},lower",
+    "meshes": "canonicalize,unfuse,cost,partition{stages=2,mesh=2},lower",
 }
 
 

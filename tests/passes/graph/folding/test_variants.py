@@ -303,9 +303,17 @@ def prepared(spec: str, pipeline: str) -> Module:
 
 BERT = "bert-base,layers=6,hidden=24,vocab=64,seq=16"
 MODELS = {
-    "one mesh": ("gpt3-175b,layers=4,hidden=96,vocab=64,seq=16", "canonicalize,unfuse,cost", "shard{mesh=8},schedule,lower"),
-    "two axes": ("gpt2,layers=3,hidden=48,vocab=64,seq=16", "canonicalize,unfuse,cost", "shard{mesh=2x4}"),
-    "stages on meshes": ("gpt2,layers=6,hidden=48,vocab=64,seq=16", "canonicalize,unfuse,cost", "shard{mesh=2,stages=2},lower"),
+    "one mesh": (
+        "gpt3-175b,layers=4,hidden=96,vocab=64,seq=16",
+        "canonicalize,unfuse,cost",
+        "partition{stages=1,mesh=8},place,schedule,lower",
+    ),
+    "two axes": ("gpt2,layers=3,hidden=48,vocab=64,seq=16", "canonicalize,unfuse,cost", "partition{stages=1,mesh=2x4}"),
+    "stages on meshes": (
+        "gpt2,layers=6,hidden=48,vocab=64,seq=16",
+        "canonicalize,unfuse,cost",
+        "partition{stages=2,mesh=2},lower",
+    ),
     "stages": (BERT, "canonicalize,cost", "contract,partition{stages=2},place,schedule,lower"),
 }
 

@@ -14,7 +14,7 @@ from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from passes.framework.base import PassContext
-from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.solvers import work
 from passes.timeline.workload import largest_load, workload

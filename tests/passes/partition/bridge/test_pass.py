@@ -15,11 +15,11 @@ from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
 from passes.costs.network import network
 from passes.framework.base import PassContext
-from passes.partition.bridge import partition_pass
+from passes.partition.bridge import lattice_search
 from passes.partition.bridge.explain import LEAST_SECONDS
-from passes.partition.bridge.partition_pass import PartitionPass
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Progress, Solution
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.prepare.contract import ContractPass
 from passes.stages.from_ir import problem_of
@@ -317,7 +317,7 @@ def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None
         found = solve(problem, budget, progress)
         return replace(found, status="undecided", stages=None) if budget.seconds < 1 else found
 
-    monkeypatch.setattr(partition_pass, "solve", slow)
+    monkeypatch.setattr(lattice_search, "solve", slow)
     module = run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.01)
     assert (plan_of(module).value, asked) == (10.0, [(0.01, False), (LEAST_SECONDS, True)])
 

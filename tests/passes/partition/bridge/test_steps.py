@@ -24,9 +24,9 @@ from passes.costs.network import network
 from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.partition.bridge.explain import Overfull
-from passes.partition.bridge.partition_pass import PartitionPass
 from passes.partition.bridge.steps import Steps
 from passes.partition.faults import NotProven
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.prepare.cost import CostPass
 from passes.programs.schedule import SchedulePass

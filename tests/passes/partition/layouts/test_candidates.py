@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.compile.kinds import mesh_sizes
 from dnnc.onnx import DIALECTS
 from dnnc.study.subsets import restricted
 from ir.core.diagnostics import Infeasible, InvalidInput
@@ -27,10 +26,10 @@ from passes.partition.chain.submeshes import submeshes
 from passes.partition.layouts import build
 from passes.partition.layouts.mesh.candidates import candidates
 from passes.partition.layouts.mesh.speeds import Cuts, Speeds, dealt
-from passes.partition.shard_pass import ShardPass
 from passes.prepare.cost import CostPass
 from tests.passes.meshes.graphs import random_module
 from tests.passes.meshes.planning import through
+from tests.passes.partition.on_meshes import on_meshes
 
 STEP = """
 module @m {{opset.onnx = 20}} {{
@@ -151,7 +150,7 @@ def test_of_many_devices_no_shape_is_lost_that_the_certificate_names() -> None:
     found = {block.mesh.sizes for block in submeshes(topology, network(topology), stages=2).blocks}
     assert {(2, 2), (4, 2), (36, 2)} <= found
     assert all(sizes[-1] <= 2 for sizes in found if len(sizes) > 1)
-    assert mesh_sizes([(ShardPass(stages=1),)], topology).startswith("of all devices, as one axis")
+    assert on_meshes(stages=1).sets_of_devices(topology).startswith("of all devices, as one axis")
 
 
 PROFILED = """
@@ -192,7 +191,7 @@ def test_stages_count_the_rate_of_each_element_type() -> None:
     lines = TWO_TYPES.splitlines()
     lines[5], lines[6] = lines[6], lines[5]
     module = through(ir.load_module("\n".join(lines), dialects=DIALECTS), CostPass()).extend([slow_with_bf16(hosts((1e9, 2)))])
-    plan, one = (through(module, ShardPass(stages=stages)).first(Plan) for stages in (0, 1))
+    plan, one = (through(module, on_meshes(stages=stages)).first(Plan) for stages in (0, 1))
     assert plan is not None
     assert one is not None
     assert plan.bound <= one.value
@@ -204,7 +203,7 @@ def test_a_host_stays_idle_where_that_is_quicker(slow: float, between: float, us
     """One device has a hundredth of the speed, for less than one of 48 samples; or its link is slow; or neither."""
     topology = hosts((1e9, 2), (slow, 1), between=between)
     module = step(48, 256).extend([topology])
-    plan = through(module, ShardPass(training=True, microbatches=4)).first(Plan)
+    plan = through(module, on_meshes(training=True, microbatches=4)).first(Plan)
     assert plan is not None
     (stage,) = plan.stages
     assert len(stage.devices) == used
@@ -212,7 +211,7 @@ def test_a_host_stays_idle_where_that_is_quicker(slow: float, between: float, us
     values = []
     for names in sets:
         part = restricted(topology, names)
-        alone = through(step(48, 256).extend([part]), ShardPass(training=True, microbatches=4)).first(Plan)
+        alone = through(step(48, 256).extend([part]), on_meshes(training=True, microbatches=4)).first(Plan)
         assert alone is not None
         values.append(alone.value)
     assert plan.value == pytest.approx(min(values))
@@ -230,7 +229,7 @@ def test_every_shape_is_searched(groups: tuple[tuple[float, int], ...]) -> None:
     """Rows of 2x2 share a host, and nothing else divides two samples and layers of twice an odd number."""
     text = STEP.replace("64", "62").format(batch=2, width=122, size=62 * 122 * 8)
     module = through(ir.load_module(text, dialects=DIALECTS), CostPass()).extend([hosts(*groups, between=1e12)])
-    plan, square = (through(module, ShardPass(training=True, mesh=mesh)).first(Plan) for mesh in ("", "2x2"))
+    plan, square = (through(module, on_meshes(training=True, mesh=mesh)).first(Plan) for mesh in ("", "2x2"))
     assert plan is not None
     assert square is not None
     assert plan.value <= square.value * (1 + 1e-9)
@@ -252,8 +251,8 @@ def test_devices_that_cannot_run_an_op_stay_idle(training: bool) -> None:
     """Where all meshes have such a device, that is said."""
     module = through(ir.load_module(TIMED, dialects=DIALECTS), CostPass())
     with pytest.raises(Infeasible, match="some cannot run %y"):
-        through(module.extend([hosts((1e9, 1), (2e9, 1))]), ShardPass(training=training))
-    plan = through(module.extend([hosts((1e9, 2), (2e9, 1))]), ShardPass(training=training)).first(Plan)
+        through(module.extend([hosts((1e9, 1), (2e9, 1))]), on_meshes(training=training))
+    plan = through(module.extend([hosts((1e9, 2), (2e9, 1))]), on_meshes(training=training)).first(Plan)
     assert plan is not None
     assert plan.stages[0].devices == ("h0-d0", "h0-d1")
     assert dict(plan.certificate)["idle"] == "on a mesh every device runs every op, and some of these cannot"
@@ -263,12 +262,12 @@ def test_hosts_without_a_link_between_have_no_mesh() -> None:
     topology = hosts((1e9, 1), (2e9, 1))
     apart = replace(topology, links=tuple(link for link in topology.links if link.name != "out-h1"))
     with pytest.raises(InvalidInput, match="no links lead from h0-d0 to h1-d0"):
-        through(step(8).extend([apart]), ShardPass())
+        through(step(8).extend([apart]), on_meshes())
 
 
 def test_devices_of_one_host_and_type_all_take_part() -> None:
     module = step(6, 256).extend([hosts((1e9, 3))])
-    (mesh,) = through(module, ShardPass(training=True)).of_type(Mesh)
+    (mesh,) = through(module, on_meshes(training=True)).of_type(Mesh)
     assert len(mesh.devices) == 3
 
 
@@ -283,7 +282,7 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
     left = {one.devices: one.least for one in every.searched if one.devices not in {other.devices for other in some.searched}}
     assert left
     assert some.bound == pytest.approx(min(left.values()))
-    plan = through(module, ShardPass(training=True)).first(Plan)
+    plan = through(module, on_meshes(training=True)).first(Plan)
     assert plan is not None
     assert plan.bound <= some.bound
 
@@ -291,11 +290,11 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
 def test_samples_that_equal_devices_cannot_share_equally_are_dealt() -> None:
     """Seven samples on three devices: no equal part is cut in whole, and each op would run whole everywhere."""
     module = step(7, 256).extend([hosts((1e9, 3), between=1e10)])
-    result = through(module, ShardPass(training=True))
+    result = through(module, on_meshes(training=True))
     (mesh,) = result.of_type(Mesh)
     assert sorted(mesh.shares[0]) == [2, 2, 3]
     plan = result.first(Plan)
-    equal = through(module, ShardPass(training=True, shares="equal")).first(Plan)
+    equal = through(module, on_meshes(training=True, shares="equal")).first(Plan)
     assert plan is not None
     assert equal is not None
     assert plan.value < equal.value
@@ -305,10 +304,10 @@ def test_samples_that_equal_devices_cannot_share_equally_are_dealt() -> None:
 def test_data_parallelism_deals_samples_evenly(shape: str) -> None:
     """Nine samples on five devices, whatever their speeds; all that the search finds is at least as quick."""
     module = step(9, 256).extend([hosts((2e9, 4), (3e9, 1), between=1e10)])
-    result = through(module, ShardPass(mesh=shape, training=True, strategy="data"))
+    result = through(module, on_meshes(mesh=shape, training=True, strategy="data"))
     (mesh,) = result.of_type(Mesh)
     assert mesh.shares == ((2, 2, 2, 2, 1),)
-    named, free = result.first(Plan), through(module, ShardPass(mesh=shape, training=True)).first(Plan)
+    named, free = result.first(Plan), through(module, on_meshes(mesh=shape, training=True)).first(Plan)
     assert named is not None
     assert free is not None
     assert named.bound <= free.value <= named.value

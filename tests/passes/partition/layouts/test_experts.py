@@ -1,6 +1,6 @@
 """Nothing large is left replicated: with fast links the search divides the work of every product, and of exported models alike.
 
-One sample, so that there are no samples to divide by; behind ``canonicalize`` and ``unfuse``, as ``sharded-inference`` has it.
+One sample, so that there are no samples to divide by; behind ``canonicalize`` and ``unfuse``, as pipelines for meshes have it.
 """
 
 from __future__ import annotations

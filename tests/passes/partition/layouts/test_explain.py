@@ -32,7 +32,7 @@ def run(pipeline: str, spec: str = SPEC, topology: str = "preset:h100x8") -> Mod
 
 
 def planned(options: str, spec: str = SPEC, topology: str = "preset:h100x8") -> tuple[Module, Plan]:
-    module = run(f"canonicalize,cost,shard{{{options}}}", spec, topology)
+    module = run(f"canonicalize,cost,partition{{{options}}}", spec, topology)
     plan = module.first(Plan)
     assert plan is not None
     return module, plan
@@ -41,12 +41,12 @@ def planned(options: str, spec: str = SPEC, topology: str = "preset:h100x8") -> 
 @pytest.mark.parametrize(
     "options",
     [
-        "mesh=8",
-        "mesh=2x4",
-        "mesh=4,strategy=megatron",
+        "mesh=8,stages=1",
+        "mesh=2x4,stages=1",
+        "mesh=4,stages=1,strategy=megatron",
         "mesh=4,stages=2",
-        pytest.param("stages=3", marks=pytest.mark.slow),
-        "mesh=4,training=true",
+        pytest.param("mesh=auto,stages=3", marks=pytest.mark.slow),
+        "mesh=4,stages=1,objective=training",
     ],
 )
 def test_layers_add_up_to_the_plan(options: str) -> None:
@@ -64,7 +64,7 @@ def test_layers_add_up_to_the_plan(options: str) -> None:
 
 
 def test_layers_are_called_as_in_the_model() -> None:
-    module, _ = planned("mesh=8")
+    module, _ = planned("mesh=8,stages=1")
     names = [layer.name for layer in layers(module)]
     for stack in ("encoder", "decoder"):
         assert [name for name in names if name.startswith(f"{stack}.block")] == [f"{stack}.block.{i}" for i in range(3)]
@@ -74,7 +74,7 @@ def test_layers_are_called_as_in_the_model() -> None:
 
 
 def test_rows_say_how_weights_are_kept_and_what_follows() -> None:
-    module, _ = planned("mesh=4,strategy=megatron")
+    module, _ = planned("mesh=4,stages=1,strategy=megatron")
     block = typical_block(layers(module))
     assert block is not None
     rows = {row.op.id.removeprefix(f"%{block.name}."): row for row in block.rows}
@@ -96,13 +96,13 @@ def test_the_block_that_is_shown_is_whole() -> None:
 
 
 def test_nothing_repeats() -> None:
-    module, _ = planned("mesh=4", "zoo:mlp,layers=2", "preset:h100x8")
+    module, _ = planned("mesh=4,stages=1", "zoo:mlp,layers=2", "preset:h100x8")
     assert typical_block(layers(module)) is None
     assert layers(module)
 
 
 def test_alternatives_are_no_better_than_the_plan() -> None:
-    module, plan = planned("mesh=4")
+    module, plan = planned("mesh=4,stages=1")
     others = {other.name: other for other in alternatives(module)}
     assert list(others) == ["data", "megatron", "expert", "tied", "replicate"]
     for other in others.values():
@@ -110,7 +110,7 @@ def test_alternatives_are_no_better_than_the_plan() -> None:
         assert other.missing or other.seconds == pytest.approx(other.compute + other.communication)
     assert "experts" in others["expert"].missing
     assert others["replicate"].communication == 0
-    by_name, named = planned("mesh=4,strategy=data")
+    by_name, named = planned("mesh=4,stages=1,strategy=data")
     assert others["data"].seconds == pytest.approx(named.value)
     found = alternatives(by_name)[0]
     assert found.name == "found"
@@ -119,7 +119,7 @@ def test_alternatives_are_no_better_than_the_plan() -> None:
 
 
 def test_alternatives_of_a_training_step_are_told_per_step() -> None:
-    module, plan = planned("mesh=2,stages=2,training=true,microbatches=3", WIDE, "preset:h100x4")
+    module, plan = planned("mesh=2,stages=2,objective=training,microbatches=3", WIDE, "preset:h100x4")
     told = [other for other in alternatives(module) if not other.missing]
     assert {"data", "replicate"} <= {other.name for other in told}
     for other in told:
@@ -128,7 +128,7 @@ def test_alternatives_of_a_training_step_are_told_per_step() -> None:
     assert found["compute"] == pytest.approx(3 * sum(stage.compute for stage in plan.stages))
 
 
-@pytest.mark.parametrize("options", ["mesh=2x4", "mesh=4,stages=2"])
+@pytest.mark.parametrize("options", ["mesh=2x4,stages=1", "mesh=4,stages=2"])
 def test_undecided_is_the_module_before(options: str) -> None:
     spec = WIDE if "x" in options else SPEC
     assert undecided(planned(options, spec)[0]) == run("canonicalize,cost", spec)
@@ -141,7 +141,7 @@ def test_layers_need_a_plan() -> None:
 
 def test_a_backward_pass_that_is_written_is_told_once() -> None:
     """A build's module has it as ops, which what is told counts with the forward ops that they are of."""
-    first = 'training{loss="mse:y",optimizer=sgd},canonicalize,cost,shard{mesh=2,training=true}'
+    first = 'training{loss="mse:y",optimizer=sgd},canonicalize,cost,partition{objective=training,stages=1,mesh=2}'
     spec, machines = "zoo:mlp,layers=3,hidden=64,batch=8", "preset:h100x2"
     before, behind = run(first, spec, machines), run(f"{first},place,differentiate", spec, machines)
     assert len(behind.entry.ops) > len(before.entry.ops)

@@ -15,17 +15,17 @@ from ir.core.module import Module, Plan
 from passes.costs.exchange import Speed
 from passes.meshes.costs.price import price
 from passes.meshes.mesh import Axis, DeviceMesh
-from passes.partition.bridge.partition_pass import PartitionPass
 from passes.partition.layouts import ShardInput, build, decisions_of, solve, truthful
 from passes.partition.layouts.problem.fused import chains_of
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
-from passes.partition.shard_pass import ShardPass
 from passes.prepare.cost import CostPass
 from tests.passes.meshes.graphs import chained_module
 from tests.passes.meshes.planning import prepared, through, topology
 from tests.passes.meshes.test_models import FAMILIES
 from tests.passes.partition.layouts.exact import every_plan, integer_programme
 from tests.passes.partition.layouts.models import CHIP
+from tests.passes.partition.on_meshes import on_meshes
 
 FUSING = replace(CHIP, overhead=1e-8, efficiency=(("epilogue", 1.0),))
 FUNC = """
@@ -135,7 +135,7 @@ def test_one_device_is_one_price(spec: str) -> None:
     """By partition, by shard on a mesh of one, and as what plans on more are compared with."""
     module, _ = prepared(spec)
     module = module.extend([topology(1)])
-    cut, split = (through(module, *passes).first(Plan) for passes in ((PartitionPass(), PlacePass()), (ShardPass(mesh="1"),)))
+    cut, split = (through(module, *passes).first(Plan) for passes in ((PartitionPass(), PlacePass()), (on_meshes(mesh="1"),)))
     assert cut is not None
     assert split is not None
     assert split.value == pytest.approx(cut.value, rel=1e-9)

@@ -31,7 +31,6 @@ from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.alternatives import alternatives
 from passes.partition.layouts import NoPlanError, ShardInput, build, decisions_of, solve
-from passes.partition.shard_pass import ShardPass
 from passes.plan.written import written
 from passes.prepare.cost import CostPass
 from tests.passes.meshes.graphs import random_module
@@ -39,6 +38,7 @@ from tests.passes.meshes.members import local_programs
 from tests.passes.meshes.planning import lowered, random_plan, searched, through, topology
 from tests.passes.partition.layouts.exact import brute_force, integer_programme
 from tests.passes.partition.layouts.test_stages import costed, text_of
+from tests.passes.partition.on_meshes import on_meshes
 
 ROWS = TensorType(DType.F32, (8, 16))
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2)]
@@ -208,7 +208,7 @@ def test_small_constants_stand_on_every_device(training: bool, bytes_: int) -> N
         )),
         topology(2),
     ), attributes({"opset.onnx": 20}))  # fmt: skip
-    plan = plan_of(ShardPass(mesh="2", training=training).run(through(module, CostPass()), PassContext(dialects=DIALECTS)))
+    plan = plan_of(on_meshes(mesh="2", training=training).run(through(module, CostPass()), PassContext(dialects=DIALECTS)))
     assert [stage.weights for stage in plan.stages] == [bytes_]
 
 
@@ -289,7 +289,7 @@ def test_activations_must_fit_too() -> None:
     refused, and says what is missing."""
 
     def compiled(memory: int, **options: Any) -> PlanStage:
-        sharded = through(costed(WIDE.format(memory=memory, bandwidth=1e9)), ShardPass(**options))
+        sharded = through(costed(WIDE.format(memory=memory, bandwidth=1e9)), on_meshes(**options))
         assert plan_of(sharded).bound == pytest.approx(3.4816e-5)
         return max(plan_of(sharded).stages, key=lambda row: row.memory)
 
@@ -318,16 +318,16 @@ def test_a_limit_for_all_devices_is_one_of_large_ones_too(stages: int) -> None:
     """Of 33 columns the device with twice the memory has 17. What is allowed per device it may not exceed either."""
     module = costed(text_of([33, 33, 33], False, [2], [1, 1], 1e9, 1e9)).without(Topology).extend([topology(2, slow=[1])])
     options: dict[str, Any] = {"mesh": "2", "stages": stages, "uneven": True, "shares": "equal"}
-    decided = through(module, ShardPass(memory=5288, **options))
+    decided = through(module, on_meshes(memory=5288, **options))
     assert plan_of(decided).stages[0].memory == fullest_member(lowered(decided)) == 5288
     with pytest.raises(Infeasible):
-        through(module, ShardPass(memory=5287, **options))
+        through(module, on_meshes(memory=5287, **options))
 
 
 def test_a_limit_that_was_given_is_the_one_that_others_fit_in() -> None:
     """By samples a device needs 8192 bytes, one device alone 10240."""
     module = costed(WIDE.format(memory=9000, bandwidth=1e9))
     for memory, fits, single in ((0, True, False), (8000, False, False), (10240, True, True), (-1, True, True)):
-        decided = through(module, ShardPass(mesh="2", memory=memory))
+        decided = through(module, on_meshes(mesh="2", memory=memory))
         data = next(other for other in alternatives(decided) if other.name == "data")
         assert (data.fits, math.isfinite(plan_of(decided).single)) == (fits, single)

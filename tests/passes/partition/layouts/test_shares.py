@@ -24,12 +24,12 @@ from passes.meshes.mesh import mesh_of
 from passes.meshes.notation import read_shares, shares_text
 from passes.partition.layouts import build, decisions_of
 from passes.partition.layouts.mesh.speeds import Speeds
-from passes.partition.shard_pass import ShardPass
 from passes.prepare.cost import CostPass
 from passes.programs.lower import LowerPass
 from tests.passes.meshes.graphs import random_module
 from tests.passes.meshes.members import local_programs
 from tests.passes.meshes.planning import through
+from tests.passes.partition.on_meshes import on_meshes
 
 TWO_PRODUCTS = """
 module @m {opset.onnx = 20} {
@@ -104,12 +104,12 @@ def test_shares_are_read(text: str, sizes: tuple[int, ...]) -> None:
 )
 def test_shares_that_there_are_not(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("(", r"\(")):
-        through(products(unequal([3e9, 1e9])), ShardPass(mesh="2", shares=text))
+        through(products(unequal([3e9, 1e9])), on_meshes(mesh="2", shares=text))
 
 
 def test_shares_are_for_one_mesh() -> None:
     with pytest.raises(UsageError, match="shares is for one mesh, and stages is 2"):
-        through(products(unequal([3e9, 1e9])), ShardPass(stages=2, shares="3,1"))
+        through(products(unequal([3e9, 1e9])), on_meshes(stages=2, shares="3,1"))
 
 
 def every_cost(module: Module, along: tuple[Shares, ...], uneven: bool) -> float:
@@ -139,7 +139,7 @@ def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
     tried = Speeds(module, topology).candidates((2,), uneven)
     assert len(tried) > 1
     costs = {along: every_cost(module, along, uneven) for along in tried}
-    plan = through(module, ShardPass(mesh="2", uneven=uneven)).first(Plan)
+    plan = through(module, on_meshes(mesh="2", uneven=uneven)).first(Plan)
     assert plan is not None
     assert plan.value == pytest.approx(min(costs.values()))
     assert plan.bound <= plan.value
@@ -147,7 +147,7 @@ def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
     assert dict(plan.certificate)["shares"] == (
         f"{shares_text(min(costs, key=lambda along: costs[along]))}, the best of {', '.join(map(shares_text, tried))}"
     )
-    given_ = through(module, ShardPass(mesh="2", uneven=uneven, shares="2,1")).first(Plan)
+    given_ = through(module, on_meshes(mesh="2", uneven=uneven, shares="2,1")).first(Plan)
     assert given_ is not None
     assert given_.value == pytest.approx(every_cost(module, ((2, 1),), uneven))
 
@@ -157,7 +157,7 @@ def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
 def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> None:
     module = random_module(seed, 6, uneven=uneven).extend([unequal(rates)])
     free, equal = (
-        through(module, ShardPass(mesh=str(len(rates)), uneven=uneven, shares=shares)).first(Plan) for shares in ("", "equal")
+        through(module, on_meshes(mesh=str(len(rates)), uneven=uneven, shares=shares)).first(Plan) for shares in ("", "equal")
     )
     assert free is not None
     assert equal is not None
@@ -170,7 +170,7 @@ def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> 
 def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -> None:
     """By the search and by the walk, which the pass compares; every share but of equal parts, on three types of device."""
     module = random_module(seed, 6, uneven=uneven).extend([unequal([2e9, 1e9, 5e9], [1 << 20, 1 << 22, 1 << 21])])
-    plan = through(module, ShardPass(mesh="3", uneven=uneven, shares=shares, training=True)).first(Plan)
+    plan = through(module, on_meshes(mesh="3", uneven=uneven, shares=shares, training=True)).first(Plan)
     assert plan is not None
     assert plan.bound <= plan.value
 
@@ -179,13 +179,13 @@ def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -
 def test_plans_by_name_have_shares_too(strategy: str) -> None:
     """Data parallel is in equal parts, as people run it, unless shares are given."""
     module = products(unequal([3e9, 1e9]))
-    found = through(module, ShardPass(mesh="2", strategy=strategy, shares="3,1" if strategy == "data" else ""))
+    found = through(module, on_meshes(mesh="2", strategy=strategy, shares="3,1" if strategy == "data" else ""))
     (mesh,) = found.of_type(Mesh)
     assert mesh.shares == ((3, 1),)
-    (mesh,) = through(module, ShardPass(mesh="2", strategy=strategy)).of_type(Mesh)
+    (mesh,) = through(module, on_meshes(mesh="2", strategy=strategy)).of_type(Mesh)
     assert mesh.shares == (() if strategy == "data" else ((3, 1),))
     plan = found.first(Plan)
-    equal = through(module, ShardPass(mesh="2", strategy=strategy, shares="equal")).first(Plan)
+    equal = through(module, on_meshes(mesh="2", strategy=strategy, shares="equal")).first(Plan)
     assert plan is not None
     assert equal is not None
     assert plan.value < equal.value
@@ -201,24 +201,24 @@ def test_unequal_parts_fit_unequal_devices() -> None:
     """9,216 bytes of weights, and workspace, on devices of 8,000 and 4,000: halves do not fit the second; 2/3 and 1/3 fit."""
     module = products(unequal([2e9, 1e9], [8000, 4000]))
     with pytest.raises(Infeasible):
-        through(module, ShardPass(mesh="2", shares="equal"))
-    found = through(module, ShardPass(mesh="2", shares="2,1"))
+        through(module, on_meshes(mesh="2", shares="equal"))
+    found = through(module, on_meshes(mesh="2", shares="2,1"))
     (mesh,) = found.of_type(Mesh)
     assert mesh.shares == ((2, 1),)
     assert held_bytes(through(found, LowerPass())) == [6144, 3072]
-    chosen = through(module, ShardPass(mesh="2"))
+    chosen = through(module, on_meshes(mesh="2"))
     assert all(np.less_equal(held_bytes(through(chosen, LowerPass())), [8000, 4000]))
 
 
 def test_a_limit_holds_for_every_device() -> None:
     """The option is for each device alike, whatever the topology gives it."""
     module = products(unequal([2e9, 1e9], [1 << 20, 1 << 19]))
-    free = through(module, ShardPass(mesh="2", shares="2,1"))
+    free = through(module, on_meshes(mesh="2", shares="2,1"))
     assert max(held_bytes(through(free, LowerPass()))) == 6144
-    found = through(module, ShardPass(mesh="2", memory=5500))
+    found = through(module, on_meshes(mesh="2", memory=5500))
     assert max(held_bytes(through(found, LowerPass()))) <= 5500
     with pytest.raises(Infeasible):
-        through(module, ShardPass(mesh="2", shares="2,1", memory=5500))
+        through(module, on_meshes(mesh="2", shares="2,1", memory=5500))
 
 
 @settings(deadline=None, max_examples=10)
@@ -232,7 +232,7 @@ def test_no_device_holds_more_than_it_has(devices: list[tuple[float, int]], memo
     """9,216 bytes of weights, by what the members' programs read; also in stages, on blocks of unequal devices."""
     rates, room = [rate for rate, _ in devices], [bytes_ for _, bytes_ in devices]
     try:
-        found = through(products(unequal(rates, room)), ShardPass(stages=stages, uneven=uneven, memory=memory, time_limit=10.0))
+        found = through(products(unequal(rates, room)), on_meshes(stages=stages, uneven=uneven, memory=memory, time_limit=10.0))
     except Infeasible:
         return
     result = through(found, LowerPass())
@@ -243,7 +243,7 @@ def test_no_device_holds_more_than_it_has(devices: list[tuple[float, int]], memo
 
 
 def test_devices_alike_have_no_shares() -> None:
-    found = through(products(unequal([1e9, 1e9])), ShardPass(mesh="2"))
+    found = through(products(unequal([1e9, 1e9])), on_meshes(mesh="2"))
     (mesh,) = found.of_type(Mesh)
     assert mesh.shares == ()
     plan = found.first(Plan)
@@ -256,7 +256,7 @@ def test_the_bound_counts_shares_that_a_plan_by_name_does_not_fit() -> None:
     """Two samples are split equally or not at all, but 3:1 of other dimensions is quicker."""
     text = TWO_PRODUCTS.replace("tensor<4x", "tensor<2x")
     module = through(ir.load_module(text, dialects=DIALECTS), CostPass()).extend([unequal([3e9, 1e9])])
-    best, data = (through(module, ShardPass(mesh="2", strategy=name)).first(Plan) for name in ("", "data"))
+    best, data = (through(module, on_meshes(mesh="2", strategy=name)).first(Plan) for name in ("", "data"))
     assert best is not None
     assert data is not None
     assert best.value < data.value
@@ -277,7 +277,7 @@ def test_meshes_that_an_interrupt_left_are_not_bounded(meshes: int, status: str)
 
     module = products(unequal([3e9, 1e9]))
     context = replace(pass_context(DiagnosticSink()), progress=interrupt)
-    plan = ShardPass(mesh="2").run(module, context).first(Plan)
+    plan = on_meshes(mesh="2").run(module, context).first(Plan)
     assert plan is not None
     assert plan.status == status
     assert (plan.bound == 0.0) == (status == "within-gap")

@@ -35,7 +35,6 @@ from passes.partition.chain.submeshes import Block, Submeshes, submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts.mesh.speeds import Speeds
 from passes.partition.layouts.problem.problem import Floats, ShardProblem
-from passes.partition.shard_pass import ShardPass
 from passes.plan.written import written
 from passes.programs.schedule import SchedulePass
 from passes.timeline.families import step
@@ -43,6 +42,7 @@ from passes.timeline.simulate import simulate
 from passes.timeline.workload import largest_load, workload
 from tests.passes.claims import SOLVED, Claim
 from tests.passes.partition.layouts.stage_oracle import Oracle, TooMany, costed, least
+from tests.passes.partition.on_meshes import on_meshes
 
 
 def text_of(
@@ -323,7 +323,7 @@ def test_no_plan_on_one_mesh_is_below_the_bound_of_any_number_of_stages(products
     text = text_of([64] * (products + 1), False, [2], [1, 1], near, 1e9).replace("tensor<4x", "tensor<64x")
     module = costed(text)
     one, any_ = (
-        ShardPass(stages=stages, training=True, microbatches=microbatches)
+        on_meshes(stages=stages, training=True, microbatches=microbatches)
         .run(module, pass_context(DiagnosticSink()))
         .first(Plan)
         for stages in (1, 0)
@@ -393,7 +393,7 @@ def test_constants_are_made_by_each_stage() -> None:
     from ir.core.facets import StageSet
     from passes.graph.graph import cuts_of
 
-    module = ShardPass(mesh="2", stages=2).run(costed(MASKED), pass_context(DiagnosticSink()))
+    module = on_meshes(mesh="2", stages=2).run(costed(MASKED), pass_context(DiagnosticSink()))
     masks = [op for op in module.entry.ops if op.name == "onnx.Trilu"]
     assert [op.facet(StageSet) for op in masks] == [StageSet((0,)), StageSet((1,))]
     assert [op.id for op in masks] == ["%mask", "%mask.stage1"]
@@ -420,7 +420,7 @@ def test_a_constant_product_costs_the_same_whoever_reads_it(biased: bool, strate
         after = f"%{name} = onnx.Relu(%mask) : tensor<64x64xf32>\n    {result} = onnx.{before.replace('%mask', f'%{name}')}"
         text = text.replace(f"{result} = onnx.{before}", after.replace("Add", "Sub"))
     text = text.replace("memory_bandwidth = 1e9", "memory_bandwidth = 1e9, overhead = 1e-6, efficiency = {epilogue = 1.0}")
-    module = ShardPass(mesh="2", stages=2, strategy=strategy).run(costed(text), pass_context(DiagnosticSink()))
+    module = on_meshes(mesh="2", stages=2, strategy=strategy).run(costed(text), pass_context(DiagnosticSink()))
     plan = module.first(Plan)
     assert plan is not None
     members = worked(LowerPass().run(module, pass_context(DiagnosticSink())))
@@ -433,7 +433,7 @@ def test_gradients_of_a_product_of_weights_made_in_another_stage_are_summed_once
     """The second stage reads what the first one made of weights alone: it too sums once a step, not per microbatch."""
     text = MASKED.replace("%mask = onnx.Trilu(@full)", "%mask = onnx.MatMul(@w0, @w1)").replace("Add(%g", "MatMul(%g")
     options = {"mesh": "2", "stages": 2, "strategy": strategy, "training": True, "microbatches": 4}
-    module = ShardPass(**options).run(costed(text), pass_context(DiagnosticSink()))  # type: ignore[arg-type]
+    module = on_meshes(**options).run(costed(text), pass_context(DiagnosticSink()))  # type: ignore[arg-type]
     plan = module.first(Plan)
     assert plan is not None
     assert len(plan.stages) == 2
@@ -446,11 +446,11 @@ def test_gradients_of_a_product_of_weights_made_in_another_stage_are_summed_once
 def test_nothing_is_better_than_a_plan_of_a_module_without_ops() -> None:
     text = MASKED[: MASKED.index("    %mask")] + MASKED[MASKED.index("  }\n  topology") :]
     module = costed(text.replace("%y : tensor<64x64xf32>", ""))
-    mesh = ShardPass().run(module, pass_context(DiagnosticSink())).first(Plan)
+    mesh = on_meshes().run(module, pass_context(DiagnosticSink())).first(Plan)
     assert mesh is not None
     assert (mesh.value, mesh.bound) == (0, 0)
     with pytest.raises(NoBetterPlan):
-        ShardPass(stages=0).run(module, replace(pass_context(DiagnosticSink()), incumbent=mesh))
+        on_meshes(stages=0).run(module, replace(pass_context(DiagnosticSink()), incumbent=mesh))
 
 
 def test_a_chain_is_cut_before_any_op_whatever_its_widths() -> None:
@@ -459,7 +459,7 @@ def test_a_chain_is_cut_before_any_op_whatever_its_widths() -> None:
     for memory in ("", ", memory = 36000"):  # all products but the last hold 43008 bytes of weights
         module = costed(text.replace("overhead = 1e-6", f"overhead = 1e-6{memory}"))
         assert Oracle(module, blocks_of(module)).units.count == 5
-        plan = ShardPass(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
+        plan = on_meshes(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
         assert plan is not None
         assert max(stage.working for stage in plan.stages) < 0.65 * sum(stage.working for stage in plan.stages)
 
@@ -544,7 +544,7 @@ def sharded(spec: str, topology: str, **options: object) -> Module:
 
     module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
     context = pass_context(DiagnosticSink())
-    return SchedulePass().run(ShardPass(**options).run(module, context), context)  # type: ignore[arg-type]
+    return SchedulePass().run(on_meshes(**options).run(module, context), context)  # type: ignore[arg-type]
 
 
 SMALL = "zoo:gpt2,layers=2,hidden=64,heads=8,vocab=128,seq=16"

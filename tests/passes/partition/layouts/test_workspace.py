@@ -27,7 +27,7 @@ from passes.partition.chain.submeshes import Block
 from passes.partition.chain.units import units_of
 from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts import build
-from passes.partition.shard_pass import ShardPass
+from passes.partition.on_meshes import MeshesSearch
 from tests.passes.meshes.graphs import random_module
 from tests.passes.meshes.planning import topology
 from tests.passes.partition.layouts.test_stages import random_chain
@@ -70,7 +70,7 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
 
 
 def plan_within(module: Module, memory: int, **options: object) -> Plan:
-    asked = ShardPass(stages=0, memory=memory, gap=1e-6, **options)  # type: ignore[arg-type]
+    asked = MeshesSearch(stages=0, memory=memory, gap=1e-6, **options)  # type: ignore[arg-type]
     plan = asked.run(module, pass_context(DiagnosticSink())).first(Plan)
     assert plan is not None
     return plan

@@ -13,7 +13,7 @@ from ir.core.module import Func, Module, Plan
 from ir.core.ops import Location
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.framework.base import PassContext
-from passes.partition.bridge.partition_pass import PartitionPass
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.partition.replay.assign import AssignPass
 from tests.passes.staging import chain, devices, op, value

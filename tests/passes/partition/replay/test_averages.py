@@ -11,8 +11,8 @@ from ir.core.facets import StageSet
 from ir.core.module import Module
 from passes.partition.replay.assign import AssignPass
 from passes.partition.replay.meshes import ReplayPass
-from passes.partition.shard_pass import ShardPass
 from passes.prepare.cost import CostPass
+from tests.passes.partition.on_meshes import on_meshes
 
 TWICE = """
 module @twice {opset.onnx = 20} {
@@ -67,7 +67,7 @@ def replay(ops: tuple[str, ...], kind: str) -> Module:
 
 def test_stages_on_meshes_do_not_part_them() -> None:
     """Without that rule each stage would have one of the products."""
-    found = stages(ShardPass(mesh="1", stages=2, training=True, microbatches=2).run(twice(), pass_context(DiagnosticSink())))
+    found = stages(on_meshes(mesh="1", stages=2, training=True, microbatches=2).run(twice(), pass_context(DiagnosticSink())))
     assert {number for of_op in found.values() for number in of_op} == {0, 1}
     assert len({found[name] for name in READERS}) == 1
 

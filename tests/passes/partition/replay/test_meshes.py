@@ -29,11 +29,12 @@ from passes.framework.manager import PassManager
 from passes.graph.graph import cuts_of
 from passes.meshes.costs.price import price
 from passes.meshes.undecided import undecided
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.replay.meshes import ReplayPass
-from passes.partition.shard_pass import ShardPass
 from passes.plan.parts import stage_parts
 from passes.prepare.cost import CostPass
 from tests.passes.partition.layouts.test_stages import MASKED, costed
+from tests.passes.partition.on_meshes import on_meshes
 
 SEARCHED = "search of each stage, for these stages on these meshes"
 BERT = "zoo:bert-base,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"
@@ -63,7 +64,7 @@ module @pair {opset.onnx = 20} {
 
 @lru_cache(maxsize=4)
 def prepared(spec: str, topology: str = "preset:h100x4") -> Module:
-    """A model with costs and machines, before ``shard``."""
+    """A model with costs and machines, before ``partition``."""
     sink = DiagnosticSink()
     module = with_topology(load_model(spec, {}, sink).module, load_topology(topology, sink))
     return PassManager(parse_pipeline("canonicalize,unfuse,cost")).run(module, pass_context(sink))
@@ -74,7 +75,7 @@ def pair(memory: str = "") -> Module:
     return CostPass().run(module, pass_context(DiagnosticSink()))
 
 
-def run(step: ShardPass | ReplayPass, module: Module) -> Module:
+def run(step: PartitionPass | ReplayPass, module: Module) -> Module:
     return step.run(module, pass_context(DiagnosticSink()))
 
 
@@ -110,15 +111,15 @@ def seconds(module: Module) -> list[float]:
 @pytest.mark.parametrize(
     ("spec", "step"),
     [
-        (BERT, ShardPass(mesh="2x2")),
-        (BERT, ShardPass(mesh="3", uneven=True)),
-        (BERT, ShardPass(mesh="2", stages=2)),
-        (T5, ShardPass(stages=0)),
-        (T5, ShardPass(mesh="2", stages=2, strategy="data")),
-        (T5, ShardPass(mesh="2", stages=2, training=True, microbatches=3)),
+        (BERT, on_meshes(mesh="2x2")),
+        (BERT, on_meshes(mesh="3", uneven=True)),
+        (BERT, on_meshes(mesh="2", stages=2)),
+        (T5, on_meshes(stages=0)),
+        (T5, on_meshes(mesh="2", stages=2, strategy="data")),
+        (T5, on_meshes(mesh="2", stages=2, training=True, microbatches=3)),
     ],
 )
-def test_an_unedited_plan_replays_to_the_same_module(spec: str, step: ShardPass) -> None:
+def test_an_unedited_plan_replays_to_the_same_module(spec: str, step: PartitionPass) -> None:
     """With its proof, and without its bound being looked for again."""
     module = run(step, prepared(spec))
     data = written(module)
@@ -127,7 +128,7 @@ def test_an_unedited_plan_replays_to_the_same_module(spec: str, step: ShardPass)
 
 def test_memory_is_that_of_the_order_of_work() -> None:
     """GPipe holds all microbatches in every stage, 1F1B two and one."""
-    module = run(ShardPass(mesh="2", stages=2, training=True, microbatches=8, family="gpipe"), pair())
+    module = run(on_meshes(mesh="2", stages=2, training=True, microbatches=8, family="gpipe"), pair())
     step = replay_from_json(written(module))
     assert isinstance(step, ReplayPass)
     held = {
@@ -140,14 +141,14 @@ def test_memory_is_that_of_the_order_of_work() -> None:
 
 def test_a_pass_that_replays_is_pipeline_text() -> None:
     """Reproducers hold it."""
-    step = replay_from_json(written(run(ShardPass(mesh="2", stages=2), prepared(BERT))))
+    step = replay_from_json(written(run(on_meshes(mesh="2", stages=2), prepared(BERT))))
     assert parse_pipeline(pipeline_text((step,))) == (step,)
 
 
 def test_an_op_with_copies_in_stages_is_listed_by_its_name() -> None:
     """A mask is made by each stage that reads it; one that lacks it is sent it, but not from a stage with a copy."""
     module = costed(MASKED)
-    found = run(ShardPass(mesh="2", stages=2), module)
+    found = run(on_meshes(mesh="2", stages=2), module)
     data = written(found)
     one, two = (one["ops"] for one in data["stages"])
     assert "mask" in one
@@ -171,7 +172,7 @@ def test_an_op_with_copies_in_stages_is_listed_by_its_name() -> None:
 
 
 def test_numbers_of_the_file_are_not_believed() -> None:
-    module = run(ShardPass(mesh="2x2"), prepared(BERT))
+    module = run(on_meshes(mesh="2x2"), prepared(BERT))
     data = written(module)
     data.update(value=1e-9, port_value=1e-9, single=1.0, status="optimal", gap=0.0)
     for stage in data["stages"]:
@@ -185,8 +186,8 @@ def test_numbers_of_the_file_are_not_believed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [ShardPass(mesh="4"), ShardPass(mesh="2x2"), ShardPass(mesh="2", stages=2)])
-def test_a_bound_without_a_proof_is_searched_for(step: ShardPass) -> None:
+@pytest.mark.parametrize("step", [on_meshes(mesh="4"), on_meshes(mesh="2x2"), on_meshes(mesh="2", stages=2)])
+def test_a_bound_without_a_proof_is_searched_for(step: PartitionPass) -> None:
     """It is that of these stages on these meshes: of one mesh the bound of the search."""
     module = run(step, prepared(BERT))
     data, plan = written(module), plan_of(module)
@@ -201,7 +202,7 @@ def test_a_bound_without_a_proof_is_searched_for(step: ShardPass) -> None:
 
 def test_an_edited_strategy_is_priced_anew() -> None:
     """The first product by row: its input is cut for nothing, its sum costs an all-reduce or what follows it."""
-    module = run(ShardPass(mesh="4"), pair())
+    module = run(on_meshes(mesh="4"), pair())
     data, plan = written(module), plan_of(module)
     (stage,) = data["stages"]
     assert stage["ops"] == {"h": {"x": "n"}, "a": {"x": "d1"}, "y": {"x": "k"}}
@@ -221,7 +222,7 @@ def test_an_edited_strategy_is_priced_anew() -> None:
 
 def test_a_stage_cut_elsewhere_on_other_meshes() -> None:
     """From one mesh of four to two stages of two devices each, by hand; values, devices, axes as stated."""
-    data = written(run(ShardPass(mesh="4"), pair()))
+    data = written(run(on_meshes(mesh="4"), pair()))
     first = {"device": ["d", "b"], "mesh": {"axes": {"rows": 2}}, "ops": {"h": {"rows": "n"}, "a": {"rows": "d1"}}}
     last = {"device": "a", "ops": ["y"]}
     data["stages"] = [first, last]
@@ -241,7 +242,7 @@ def test_a_stage_cut_elsewhere_on_other_meshes() -> None:
 
 def test_values_cross_in_parts_to_a_mesh_of_the_same_shape() -> None:
     """%h of 4 KiB is sent in halves, and gathered where it is read."""
-    data = written(run(ShardPass(mesh="4"), pair()))
+    data = written(run(on_meshes(mesh="4"), pair()))
     first = {"device": ["a", "b"], "mesh": {"axes": {"x": 2}}, "ops": {"h": {"x": "n"}}}
     last = {"device": ["c", "d"], "mesh": {"axes": {"x": 2}}, "ops": {"a": {"x": "replicate"}, "y": {"x": "replicate"}}}
     data["stages"] = [first, last]
@@ -257,8 +258,8 @@ def test_a_plan_by_name_is_cut_where_its_slowest_stage_is_quickest(strategy: str
     """No other cut of the chain, with ops split as in the plan of the whole and weights kept as costs least, is quicker."""
     module = parse_module(chain(2 * stages))
     module = CostPass().run(module, pass_context(DiagnosticSink()))
-    whole = written(run(ShardPass(mesh="2", strategy=strategy), module))["stages"][0]["ops"]
-    found = run(ShardPass(mesh="2", stages=stages, strategy=strategy), module)
+    whole = written(run(on_meshes(mesh="2", strategy=strategy), module))["stages"][0]["ops"]
+    found = run(on_meshes(mesh="2", stages=stages, strategy=strategy), module)
     data = written(found)
     assert {name: row for stage in data["stages"] for name, row in stage["ops"].items()} == whole
     names, values = list(whole), []
@@ -280,8 +281,8 @@ def test_a_plan_by_name_is_cut_where_its_slowest_stage_is_quickest(strategy: str
 def test_megatron_in_stages_sends_parts_of_a_sum_between_hosts() -> None:
     """Only sums of activations may be split otherwise than in the plan of one mesh; the one that is cut crosses in parts."""
     module = prepared("zoo:gpt2,layers=2,qkv=separate,vocab=51200,hidden=2048,seq=1024,batch=4", "preset:2xa100x2")
-    whole = written(run(ShardPass(mesh="2", strategy="megatron"), module))["stages"][0]["ops"]
-    found = run(ShardPass(mesh="2", stages=2, strategy="megatron"), module)
+    whole = written(run(on_meshes(mesh="2", strategy="megatron"), module))["stages"][0]["ops"]
+    found = run(on_meshes(mesh="2", stages=2, strategy="megatron"), module)
     ops = {name: row for stage in written(found)["stages"] for name, row in stage["ops"].items()}
     makers = {value.name.lstrip("%"): op.name for op in found.entry.ops for value in op.results}
     other = {name for name, row in ops.items() if name in whole and row != whole[name]}
@@ -390,7 +391,7 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_faults_are_located(change: Callable[[dict[str, Any]], Any], where: str, message: str) -> None:
-    data = written(run(ShardPass(mesh="4"), pair()))
+    data = written(run(on_meshes(mesh="4"), pair()))
     change(data)
     with pytest.raises(InvalidInput) as raised:
         replayed(data, pair())
@@ -401,7 +402,7 @@ def test_faults_are_located(change: Callable[[dict[str, Any]], Any], where: str,
 
 def test_strategies_that_an_axis_alone_would_have() -> None:
     """A batch of 4 is split by 2, not by 2 and 2 and then 2: the strategies that there are together are told."""
-    data = written(run(ShardPass(mesh="2x2", strategy="replicate"), pair()))
+    data = written(run(on_meshes(mesh="2x2", strategy="replicate"), pair()))
     stage(data)["ops"]["h"] = {"x": "k", "y": "k"}
     assert plan_of(replayed(data, pair())).value > 0
     module = parse_module(PAIR.replace("MEMORY", "").replace("tensor<4x", "tensor<2x"))
@@ -413,7 +414,7 @@ def test_strategies_that_an_axis_alone_would_have() -> None:
 
 
 def test_ops_in_the_wrong_stages() -> None:
-    data = written(run(ShardPass(mesh="2", stages=2), pair()))
+    data = written(run(on_meshes(mesh="2", stages=2), pair()))
     one, two = data["stages"]
     one["ops"], two["ops"] = two["ops"], one["ops"]
     one["weights"], two["weights"] = two["weights"], one["weights"]
@@ -428,7 +429,7 @@ def test_ops_in_the_wrong_stages() -> None:
 def test_weights_that_do_not_fit() -> None:
     """Kept whole they need twice what each device has; how many bytes, and on which devices."""
     module = pair("70000")
-    data = written(run(ShardPass(mesh="4"), module))
+    data = written(run(on_meshes(mesh="4"), module))
     for row in stage(data)["weights"].values():
         row["x"] = "R"
     message = (
@@ -441,7 +442,7 @@ def test_weights_that_do_not_fit() -> None:
 def test_buffers_count_as_memory() -> None:
     """A plan in stages that misses the memory by its buffers alone."""
     module = pair()
-    data = written(run(ShardPass(mesh="2", stages=2), module))
+    data = written(run(on_meshes(mesh="2", stages=2), module))
     second = plan_of(replayed(data, module)).stages[1]
     assert second.buffers > 0
     with pytest.raises(Infeasible, match=r"stage 1 needs .* 1 more than there are"):
@@ -452,7 +453,7 @@ def test_buffers_count_as_memory() -> None:
 def test_a_limit_of_memory_that_was_asked_for_is_kept(memory: int) -> None:
     """What the topology says counts no more, and what is proven under one limit is not under another."""
     module = pair("50000" if memory < 0 else "200000")
-    found = run(ShardPass(mesh="2x2", memory=memory), module)
+    found = run(on_meshes(mesh="2x2", memory=memory), module)
     data = written(found)
     assert data["sharding"] == {"uneven": False, "memory": memory}
     assert print_module(replayed(data, module)) == print_module(found)
@@ -466,7 +467,7 @@ def test_a_limit_of_memory_that_was_asked_for_is_kept(memory: int) -> None:
 def test_activations_of_chains_that_do_not_fit() -> None:
     """Values inside chains are alive where most is."""
     with pytest.raises(Infeasible, match="no plan that fits was found"):
-        run(ShardPass(mesh="4", memory=96256), prepared("zoo:mlp,layers=3,hidden=32,batch=64"))
+        run(on_meshes(mesh="4", memory=96256), prepared("zoo:mlp,layers=3,hidden=32,batch=64"))
 
 
 def padded(value: float) -> Module:
@@ -481,7 +482,7 @@ def padded(value: float) -> Module:
 
 def test_a_constant_that_decides_what_an_op_can_do_is_part_of_the_proof() -> None:
     """Another model of the same sizes has more plans."""
-    data = written(run(ShardPass(mesh="4"), padded(1.0)))
+    data = written(run(on_meshes(mesh="4"), padded(1.0)))
     assert plan_of(replayed(data, padded(1.0))).status == "optimal"
     assert dict(plan_of(replayed(data, padded(0.0))).certificate)["bound"] == SEARCHED
 
@@ -489,9 +490,9 @@ def test_a_constant_that_decides_what_an_op_can_do_is_part_of_the_proof() -> Non
 # -- nonsense ----------------------------------------------------------------------------------------------------------
 
 PLANS = [
-    written(run(ShardPass(mesh="4"), pair())),
-    written(run(ShardPass(mesh="2", stages=2), pair())),
-    written(run(ShardPass(mesh="2", stages=2, training=True, microbatches=2), pair())),
+    written(run(on_meshes(mesh="4"), pair())),
+    written(run(on_meshes(mesh="2", stages=2), pair())),
+    written(run(on_meshes(mesh="2", stages=2, training=True, microbatches=2), pair())),
 ]
 NUMBERS = [-1, 0, 1, 2, 10**40, 1e308, -0.5]
 TEXTS = ["", "a", "x", "h", "n", "k", "R", "S(0)", "S(99999999)", "P(sum)", "0:h", "n; n", "\x00\n", "d" * 5000, "training"]
@@ -552,7 +553,7 @@ def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
 
 
 def test_how_gradients_are_synchronised_is_replayed() -> None:
-    data = written(run(ShardPass(mesh="4", training=True, strategy="data"), pair()))
+    data = written(run(on_meshes(mesh="4", training=True, strategy="data"), pair()))
     assert "sync" not in data["stages"][0]
     stated = {"up": "sfb", "down": "ps(3)"}
     both = "1 by gathered factors (sfb), 1 through a server (ps), 1 summed by all members"
@@ -580,7 +581,7 @@ def test_how_gradients_are_synchronised_is_replayed() -> None:
     ],
 )
 def test_methods_that_a_weight_does_not_have(sync: dict[str, Any], training: bool, where: str, message: str) -> None:
-    data = written(run(ShardPass(mesh="4", training=training, strategy="data"), pair()))
+    data = written(run(on_meshes(mesh="4", training=training, strategy="data"), pair()))
     data["stages"][0]["weights"]["up"] = {"x": "R"}
     data["stages"][0]["sync"] = sync
     with pytest.raises(InvalidInput, match=re.escape(message)) as raised:

@@ -23,8 +23,8 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.graph import cuts_of
 from passes.partition.bridge.on_links import hierarchy_of
-from passes.partition.bridge.partition_pass import PartitionPass
 from passes.partition.lattice.groups.solver import GroupStage, Hierarchy, best_along, group_value
+from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass, stage_ops
 from passes.reference.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.reference.reference_pass import ReferencePass

@@ -1,0 +1,469 @@
+"""The search over the lattice: from groups and a topology to stages on single devices and replicas, a plan and its proof.
+
+Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
+to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph before
+it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a ``Plan``. A
+stage that holds pinned ops has its device filled in, the others are for ``place``. The plan's certificate says how the bound
+was reached, what was searched, and what the user asked for.
+
+Other passes may search for other objectives by the same steps, and replace some of these.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
+from ir.core.module import Module, Plan, Program, Schedule, Stage
+from ir.core.names import unique
+from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
+from ir.core.outcomes import TIGHT
+from ir.core.topology import Topology
+from ir.text.witness import DEVICES, REPLICAS
+from passes.costs.learning import step_text
+from passes.costs.liveness import own_bytes, states_bytes
+from passes.costs.network import network
+from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
+from passes.framework.expanded import on_expanded
+from passes.graph.digest import problem_digest
+from passes.graph.faults import NotAChoice, NotInRange
+from passes.graph.symbols import insert_symbols
+from passes.meshes.undecided import undecided
+from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
+from passes.partition.bridge.copies import is_enough, on_copies
+from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
+from passes.partition.bridge.handover import common, counting, in_steps, one_stage, whole_model, with_handover
+from passes.partition.bridge.memory import against, within_memory
+from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
+from passes.partition.bridge.plan import Asked, contracted_groups, contracted_inexactly, plan_stages, with_stages
+from passes.partition.bridge.requests import read_cuts, read_pins
+from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
+from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
+from passes.partition.lattice.search.throughput import solve
+from passes.partition.objective import Budget, Solution, uncut
+from passes.solvers.work import now, sufficient_gap
+from passes.stages.bounds import best_bound
+from passes.stages.colocation import colocation
+from passes.stages.from_ir import problem_of
+from passes.stages.fusing import streamed_problem_of, with_borders
+from passes.stages.lattice.dp import Stages
+from passes.stages.load import COMM
+from passes.stages.problem import Problem, pools
+from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
+
+if TYPE_CHECKING:
+    from passes.partition.bridge.steps import Steps
+
+Search: TypeAlias = Callable[[Problem, Budget], Solution]
+MICROBATCHES = 8
+"""Of a training step unless it is told."""
+
+
+SECONDS = 10.0
+"""Of counted work, of a search over the lattice that is given no limit."""
+
+
+@dataclass(frozen=True)
+class LatticeSearch(Pass):
+    """Split the model into stages on single devices and replicas, by dynamic programming over the lattice of ideals.
+
+    ``objective``: ``throughput`` (least largest load per sample) or ``training`` (least time of a step of a model). ``comm``:
+    how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers
+    must lie in different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device).
+    ``replicas``: most devices that a stage may run on, each handling every so-many-th sample (0: as many as there are).
+    ``microbatches``: of a training step (0: 8), ordered as ``family`` does (empty: as 1F1B;
+    ``passes.timeline.families``). ``chunks``: stages on each device of a training step, put there in ``chunk_order``,
+    ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the
+    search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds of counted work
+    (none: 10). ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``:
+    look for plans that are better where links between hosts are slower than inside.
+    """
+
+    objective: str = THROUGHPUT.name
+    comm: str = "sum"
+    cuts: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    stages: int = 0
+    replicas: int = 1
+    microbatches: int = 0
+    family: str = ""
+    chunks: int = 1
+    chunk_order: str = "loop"
+    max_ideals: int = 5_000_000
+    max_pairs: int = 60_000_000
+    memory: int = 512
+    time_limit: float | None = None
+    anytime: bool = False
+    hosts: bool = True
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for an option that names nothing, Infeasible when no plan fits, NoBetterPlan when none is better
+        than the incumbent."""
+        with context.limited(self.name):
+            return self.searched(module, context)
+
+    @property
+    def form(self) -> str:
+        """The form of the plans that are searched (``ir.text.witness``)."""
+        return DEVICES if self.replicas == 1 else REPLICAS
+
+    @property
+    def _seconds(self) -> float:
+        return SECONDS if self.time_limit is None else self.time_limit
+
+    def searched(self, module: Module, context: PassContext) -> Module:
+        """As ``run``, of an expanded module."""
+        topology = needed(module, Topology)
+        module = undecided(module)
+        planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
+        if self.objective == TRAINING.name and planned is Planned.OPS:
+            return self._trained(module, topology, context)
+        self._check(topology, planned)
+        return self._planned(module, topology, context, beaten=_worth(context))
+
+    def _steps(self, module: Module, topology: Topology, context: PassContext) -> Steps:
+        """The training steps that the options ask for. Raises UsageError, InvalidInput."""
+        from passes.partition.bridge.steps import Steps
+
+        if self.comm != "sum":
+            raise UsageError(NotAnOption(f"--comm {self.comm}", "objective=training"), where=self.name)
+        replace(self, objective=THROUGHPUT.name)._check(topology, Planned.OPS)
+        if self.microbatches < 0:
+            raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where="--microbatches")
+        net, most = context.analyses.get(network, topology), self.replicas or MOST_REPLICAS
+        order = self.chunk_order if self.chunks > 1 else ""
+        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most, order)
+        if not steps.flush and (self.replicas != 1 or self.chunks > 1):
+            raise UsageError(WithoutFlush(), where=self.name)
+        return steps
+
+    def _trained(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The module with a plan for training steps."""
+        from passes.partition.bridge.steps import bounded
+
+        steps = self._steps(module, topology, context)
+        stream = replace(self, objective=THROUGHPUT.name, hosts=False)
+        every, most = len(topology.devices), steps.replicas
+        beaten = _worth(context)
+        any_devices = range(min(self.stages or 1, every), every + 1)
+        least, worth = steps.least(0.0, any_devices), steps.longest(beaten, any_devices)
+        if worth <= 0.0 or least * (1 + sufficient_gap(len(module.entry.ops), every)) >= beaten:
+            raise NoBetterPlan(least, self.name)
+
+        def devices(stages: int) -> range:
+            return range(stages, min(every, stages * most) + 1)
+
+        def plan_of(stages: int, replicas: int = self.replicas) -> tuple[Module, Plan, float]:
+            search = replace(stream, stages=stages, replicas=replicas)
+            found = search._planned(module, topology, context, steps, beaten=worth)
+            plan = found.first(Plan)
+            assert plan is not None
+            told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else range(1, every + 1))
+            return found.replace(plan, told), told, plan.bound
+
+        if self.chunks > 1:
+            return self._in_chunks(topology, plan_of)
+        try:
+            found = plan_of(self.stages)[0] if self.stages or not steps.flush else steps.quickest(plan_of, devices, beaten)
+            best = needed(found, Plan)
+            quickest, count = steps.copies() if most > 1 and self.stages < 2 else (math.inf, 1)
+            if quickest < best.value * (1 - TIGHT):  # the least load may be of more replicas, which share microbatches unevenly
+                with suppress(NoBetterPlan, Infeasible):
+                    other, plan, _ = plan_of(1, count)
+                    if plan.value < best.value:
+                        return other.replace(plan, bounded(plan, best.bound))
+            return found
+        except NoBetterPlan as error:  # a bound on periods
+            raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
+        except Overfull as error:  # likewise
+            error.bound = steps.least(error.bound, any_devices)
+            raise
+
+    def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
+        """The module with a plan of ``chunks`` stages on each device."""
+        check_chunks(topology, self.chunks, self.chunk_order)
+        if self.stages or self.replicas > 1:
+            raise UsageError(ChunksSayStages(self.chunks), where=self.name)
+        module, plan, _ = plan_of(self.chunks * len(topology.devices))
+        return module.replace(plan, on_devices(plan, topology, self.chunk_order))
+
+    def _planned(
+        self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None, beaten: float = math.inf
+    ) -> Module:
+        """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
+        without a plan, for its bound is not below ``beaten``."""
+        started = time.perf_counter()
+        asked = self._asked(module, topology, context, steps)
+        self._check_demands(asked)
+        built, ends = time.perf_counter(), now() + self._seconds
+        asked, solution, copied = self._solved(asked, context, ends, beaten)
+        if solution.interrupted and not self.anytime:
+            raise KeyboardInterrupt
+        searched = time.perf_counter()
+        solution = self._on_machines(asked, solution, copied, ends - now())
+        plan = self._plan(asked, solution)
+        statistics = solution.statistics
+        context.count(
+            self.name,
+            nodes=asked.problem.size,
+            ideals=statistics.ideals,
+            stored=statistics.stored,
+            tested=statistics.tested,
+            transitions=statistics.transitions,
+            stages=len(plan.stages),
+            interrupted=int(solution.interrupted),
+            build=built - started,
+            search=searched - built,
+            seconds=time.perf_counter() - started,
+            **statistics.seconds,
+        )
+        placed = with_stages(module, asked.members(solution.parts))
+        # What was made of a former plan does not describe this one.
+        return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
+
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
+        """The problem of the options."""
+        net = context.analyses.get(network, topology)
+        cuts = read_cuts(module.entry, self.cuts, context.gone)
+        pins = read_pins(module.entry, topology, self.pins, context.gone)
+        fused = self.comm == "sum" and steps is None  # in training nothing is
+        stages = self.stages if self.chunks == 1 else 0
+        if pins or cuts:
+            safe = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
+            safe = with_borders(safe, module, topology) if fused else safe
+        else:
+            stated = streamed_problem_of if fused else problem_of
+            safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
+        if self.chunks > 1:
+            safe = chunked(safe, self.chunks, self.stages)
+        stream, replicas = safe, min(self.replicas or MOST_REPLICAS, len(topology.devices))
+        if steps is not None:
+            safe = steps.problem(stream, replicas)
+        fine = safe
+        if not states_bytes(module.entry) and memory_can_bind(safe):
+            least = steps.problem(stream, replicas, least=True) if steps is not None else safe
+            fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
+        groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
+        if cuts and 2 in (self.stages, len(topology.devices)) and self.chunks == 1:
+            groups, problem = self._over(fine, on_two_sides(fine, groups), steps)
+        return Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
+
+    def _check_demands(self, asked: Asked) -> None:
+        """Raises Infeasible for cuts and pins that contradict each other or the graph."""
+        check_separable(asked.fine, asked.groups, asked.pins)
+        if self.chunks == 1:
+            check_cuts(asked.fine, asked.groups, asked.pins, ordered=True)
+            check_order(asked.fine, asked.groups, asked.pins)
+
+    def _solved(
+        self, asked: Asked, context: PassContext, ends: float, beaten: float
+    ) -> tuple[Asked, Solution, Solution | None]:
+        """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``,
+        and more than was asked where ``contract`` left no plan; and the solution of ``on_copies``, the same where that is
+        enough. Raises Infeasible and NoBetterPlan."""
+        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self._seconds, beaten)
+        search = self._search(asked, context)
+        held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
+        copied = self._on_copies(asked, held, search, budget, context)
+        if copied is not None and (copied.interrupted or is_enough(asked, copied)):
+            return replace(asked, fine=asked.safe, problem=held), copied, copied
+        first = asked.problem
+        asked, solution = self._first(asked, search, budget, context, ends)
+        if asked.problem is not first:
+            held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
+
+        def again(tightened: Problem) -> Solution:
+            return search(tightened, replace(budget, seconds=max(0.5, ends - now())))
+
+        if not self._counts_exactly(asked):
+            solution = within_memory(asked, held, solution, again, self.chunks)
+        return replace(asked, fine=asked.safe, problem=held), solution, copied
+
+    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
+        """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, or without hosts that
+        are alike."""
+        if not self.hosts or asked.steps is not None:
+            return None
+        inexact = contracted_inexactly(asked.module.entry)
+        whole = self._whole(asked.fine, asked.module, context)[1] if inexact else asked.problem
+        return on_copies(asked, held, whole, lambda problem: search(problem, budget))
+
+    def _search(self, asked: Asked, context: PassContext) -> Search:
+        """The search that one problem after another is given to."""
+
+        def search(problem: Problem, budget: Budget) -> Solution:
+            counted = counting if asked.steps is None else in_steps
+            return solve(counted(problem, asked.topology), budget, context.progress)
+
+        return search
+
+    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> tuple[Asked, Solution]:
+        """The first solution, of which the memory is not looked at again, and what it is of. Raises as ``_solved``."""
+        solution = at_least_a_plan(lambda limits: search(asked.problem, limits), budget)
+        if asked.steps is None and contracted_inexactly(asked.module.entry):
+            groups, whole = self._whole(asked.fine, asked.module, context)
+            if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
+                asked = replace(asked, groups=groups, problem=whole)
+                limits = replace(budget, seconds=max(0.5, ends - now()))
+                solution = at_least_a_plan(lambda limits: search(whole, limits), limits)
+            elif asked.problem.size < whole.size:
+                solution = against(solution, whole, best_bound, "the graph was contracted for a quick search")
+        if solution.stages is None and solution.bound >= budget.beaten < math.inf:
+            solution = self._below(asked, solution, budget.beaten)
+        if solution.stages is None:
+            raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
+        return asked, solution
+
+    def _counts_exactly(self, asked: Asked) -> bool:
+        """Whether a search counts the memory of stages as ``place`` does: the bytes that a workload states."""
+        return bool(states_bytes(asked.module.entry))
+
+    def _below(self, asked: Asked, solution: Solution, beaten: float) -> Solution:
+        """The model as one stage where that is below ``beaten``, for the search counts hand-over in every stage (``handover``).
+        Raises NoBetterPlan where it is not."""
+        if asked.steps is not None:
+            raise NoBetterPlan(solution.bound, self.name)
+        single = one_stage(asked, solution)
+        if single is None or single.value >= beaten:
+            least = solution.bound + common(asked.problem, asked.topology)
+            raise NoBetterPlan(least if single is None else min(least, single.value), self.name)
+        return single
+
+    def _on_machines(self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float) -> Solution:
+        """The solution, or a better one for links of two speeds, such as ``copied``; with the seconds of handing microbatches
+        over."""
+        topology = asked.topology
+        if self.hosts and solution is not copied and len({device.host for device in topology.devices}) > 1:
+            from passes.partition.bridge.on_links import best_on_links
+
+            def members(stages: Stages) -> list[tuple[int, ...]]:
+                return asked.members(uncut(stages))
+
+            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds, copied)
+        return with_handover(asked, solution)
+
+    def _objectives(self, planned: Planned) -> tuple[Objective, ...]:
+        """The objectives that there is a search for."""
+        return (THROUGHPUT, TRAINING) if planned is Planned.OPS else (THROUGHPUT,)
+
+    def _check(self, topology: Topology, planned: Planned) -> None:
+        known = self._objectives(planned)
+        if self.objective not in (objective.name for objective in known):
+            raise InvalidInput(NotAChoice("objective", self.objective, names(known)), where=self.name)
+        if self.comm not in COMM:
+            raise InvalidInput(NotAChoice("comm", self.comm, ", ".join(COMM)), where=self.name)
+        if self.stages < 0:
+            raise InvalidInput(NotInRange("stages", self.stages, "a number above 0"), where="--stages")
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise InvalidInput(NotInRange("replicas", self.replicas, f"at most {MOST_REPLICAS}, 0 for any"), where="--replicas")
+        if not (0 <= self._seconds < math.inf):
+            raise InvalidInput(NotInRange("time-limit", self._seconds, "seconds, at least 0"), where=self.name)
+        if not topology.devices:
+            raise InvalidInput(NoDevice(), where=topology.name)
+
+    def _groups(
+        self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext, steps: Steps | None
+    ) -> tuple[Groups, Problem]:
+        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
+        when nothing else is asked; where more is asked inside it, its classes stand instead."""
+        classes = context.analyses.get(colocation, module)
+        if self.stages:  # what contract joins is for any number
+            return self._over(fine, ordered(fine, classes), steps)
+        joined = contracted_groups(module.entry, self.comm)
+        # Groups that are exact by one count of workspaces need not be by another.
+        otherwise = memory_can_bind(fine) and not contracted_inexactly(module.entry)
+        if steps is not None or joined is None or otherwise:
+            return self._whole(fine, module, context, steps)
+        forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]
+        result: list[tuple[int, ...]] = []
+        for members in joined:
+            inside = set(members)
+            if inside & pinned or any(len(inside & ends) > 1 for ends in forced):
+                result += [c for c in classes if c[0] in inside]
+            else:
+                result.append(members)
+        return self._over(fine, ordered(fine, result))
+
+    def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        return groups, self._wide(quotient(fine, groups), groups, steps)
+
+    def _whole(self, fine: Problem, module: Module, context: PassContext, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        """The problem with nothing given up, and its groups."""
+        base = ordered(fine, context.analyses.get(colocation, module))
+        joined = quotient(fine, base)
+        merged = reduce(joined)
+        if len(merged) == len(base):
+            return base, self._wide(joined, base, steps)
+        groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
+        return self._over(fine, groups, steps)
+
+    def _wide(self, problem: Problem, groups: Groups, steps: Steps | None) -> Problem:
+        """The problem with the replicas that its stages may have."""
+        if self.replicas == 1:
+            return problem
+        left = sum(problem.kinds[k].count for k in set(pools(problem.kinds))) - max(self.stages - 1, 0)  # one for each other
+        most = min(self.replicas or MOST_REPLICAS, left)
+        if most < 2:
+            return problem
+        return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
+
+    def _plan(self, asked: Asked, solution: Solution) -> Plan:
+        """The plan, its stages in pipeline order, and its certificate."""
+        stages = plan_stages(asked.problem, solution, asked.members(solution.parts), set(asked.pins.values()))
+        taken = {symbol.name for symbol in asked.module.symbols if not isinstance(symbol, Plan)}
+        free = asked.fine
+        if asked.pins:
+            free = problem_of(asked.module, asked.topology, asked.net, comm=self.comm)
+        return Plan(
+            name=unique("@plan", taken),
+            objective=self.objective,
+            comm=self.comm,
+            value=solution.value,
+            port_value=solution.value,
+            bound=solution.bound,
+            status=solution.status,
+            single=whole_model(free)[0],
+            stages=stages,
+            certificate=tuple(sorted(self._certificate(asked, solution).items())),
+            microbatches=1,
+        )
+
+    def _certificate(self, asked: Asked, solution: Solution) -> dict[str, str]:
+        """How the bound was reached, what was searched, and what the user asked for."""
+        problem, counts = asked.problem, solution.statistics
+        certificate = {
+            "bound": solution.reason,
+            "search": f"{problem.size} nodes, {counts.ideals} ideals, {counts.transitions} transitions",
+        }
+        asked_for = {
+            "cuts": ", ".join(self.cuts),
+            "pins": ", ".join(self.pins),
+            "stages": str(self.stages) if self.stages else "",
+            "replicas": str(self.replicas) if self.replicas > 1 else "",
+        }
+        certificate |= {name: text for name, text in asked_for.items() if text}
+        if not self._prescribed():  # the bound holds for every plan of this problem
+            told = self.comm + (step_text(asked.module, asked.steps.microbatches) if asked.steps is not None else "")
+            replicated = any(kind.replicas > 1 for kind in problem.kinds)
+            certificate["problem"] = problem_digest(asked.module, told, replicas=replicated)
+        return certificate
+
+    def _prescribed(self) -> bool:
+        """Whether options leave plans out that the objective is of."""
+        return bool(self.cuts or self.pins or self.stages or self.replicas > 1)
+
+
+def _worth(context: PassContext) -> float:
+    """Seconds below which a plan is better than that of another kind; inf where there is none."""
+    return context.incumbent.value if context.incumbent is not None else math.inf
+
+
+__all__ = ["MICROBATCHES", "LatticeSearch", "Search"]

@@ -1,0 +1,480 @@
+"""The search for plans on meshes over the devices of the topology: a strategy for each op, a layout for each value.
+
+Reads the entry function, costs, resources and the topology. Writes meshes, the
+stage and strategies of each op, layouts, reshards, and a ``plan`` with its value and a bound of all plans, in seconds of a run
+(of a training step with ``training``). ``written`` says how all this stands in the module, ``build`` what the model counts.
+
+With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
+
+Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
+devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well, and sets of some of the
+devices (``candidates``). ``bound`` is then the least of all that was searched and of all these sets. A training step on one
+mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of ``build``): each
+problem gives a plan, whose seconds ``price`` counts, and a bound.
+
+Invariant: what a problem says a plan costs has been counted a second time, by ``price``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.module import Module, Plan
+from ir.core.objectives import THROUGHPUT, TRAINING
+from ir.core.outcomes import AGREE, TIGHT
+from ir.core.topology import Device, Topology
+from passes.costs.learning import avoids_sums, samples_of
+from passes.costs.liveness import live_bytes
+from passes.costs.network import Network, network
+from passes.costs.op_time import op_seconds
+from passes.framework.base import NoBetterPlan, PassContext, needed
+from passes.graph.faults import NotAChoice, NotInRange, NotSplit
+from passes.graph.folding import folding
+from passes.graph.sizes import assessed
+from passes.meshes.costs.bill import UNSUMMED
+from passes.meshes.costs.footprint import overfull
+from passes.meshes.costs.price import Bill
+from passes.meshes.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
+from passes.meshes.notation import EQUAL, Along, lowest, read_shares, shares_text
+from passes.meshes.undecided import undecided
+from passes.partition.bridge.lattice_search import MICROBATCHES
+from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.stages import StageSearch, StagesPlan, stages_by_name
+from passes.partition.chain.submeshes import SharesOf, Submeshes, submeshes
+from passes.partition.layouts.faults import (
+    CannotRun,
+    MicrobatchesMisfit,
+    NoPlanFits,
+    NoPlanOfStages,
+    SharesOfOneMesh,
+    TooFewDevices,
+)
+from passes.partition.layouts.mesh.candidates import Candidate, Candidates, candidates
+from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
+from passes.partition.layouts.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
+from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
+from passes.plan.written import written
+from passes.solvers.work import is_over, now, sufficient_gap
+
+SECONDS = 60.0
+"""Of counted work, of a search that is given no limit."""
+INTERRUPTED = "interrupted: the best plan so far"
+REASONS = {
+    "": "the search was exact",
+    "width": "elimination in parts, what is paid once shared among its readers",
+    "memory": "a price for memory (Lagrangian)",
+    "strategy": "the search, for plans of any kind",
+    "overlap": "the search, for sums of gradients of which the backward pass hides all, or that hide all of it",
+    "workspace": "the search, for plans whose weights fit, whatever their activations",
+}
+"""How a bound was reached, by ``ShardPlan.reason``."""
+
+
+@dataclass(frozen=True)
+class MeshesSearch:
+    """The search for stages on meshes, beside which may be single devices and replicas; or for one mesh as a whole.
+
+    ``mesh``, ``uneven``, ``shares``, ``strategy``, ``gap``, ``family`` as of ``partition``; ``mesh`` empty: of any shape.
+    ``training``: count the backward pass and the synchronisation of gradients. ``memory``: bytes per device at most; 0: those
+    of the topology; -1: no limit. ``time_limit``: seconds of counted work. ``stages``: how many, each on a mesh over
+    consecutive devices; 0: as many as are best; 1: one mesh. ``microbatches``: runs of the function that make a training step,
+    whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8. ``whole``: plans in stages may be
+    one stage on a mesh of all devices. ``replicas``: most devices that take the microbatches of a stage in turn, each with all
+    of it (0: as many as there are); in inference in stages, beside stages on meshes of any shape."""
+
+    name: ClassVar[str] = "partition"
+    mesh: str = ""
+    training: bool = False
+    uneven: bool = False
+    shares: str = ""
+    memory: int = 0
+    time_limit: float = SECONDS
+    gap: float = ENOUGH_PROVEN
+    strategy: str = ""
+    stages: int = 1
+    microbatches: int = 0
+    family: str = ""
+    whole: bool = True
+    replicas: int = 1
+
+    @property
+    def step_microbatches(self) -> int:
+        """Runs of the function that make a training step; 1 without ``training``."""
+        return (self.microbatches or (1 if self.stages == 1 else MICROBATCHES)) if self.training else 1
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """The expanded module with a plan. Raises InvalidInput for a mesh that the topology does not have, Infeasible where no
+        plan that fits is found, NoBetterPlan where none is better than the incumbent."""
+        topology = needed(module, Topology)
+        module = undecided(module)
+        if not self.time_limit > 0:
+            raise UsageError(NotInRange("time-limit", self.time_limit, "seconds above 0"), where=self.name)
+        if not 0 <= self.gap < math.inf:
+            raise UsageError(NotInRange("gap", self.gap, "a relative distance of 0 or more"), where=self.name)
+        if self.memory < -1:
+            raise UsageError(NotInRange("memory", self.memory, "bytes, 0 or -1"), where=self.name)
+        if self.strategy not in ("", *STRATEGIES):
+            raise UsageError(NotAChoice("strategy", self.strategy, f"one of {', '.join(STRATEGIES)}"), where=self.name)
+        if self.microbatches < 0 or (self.microbatches and not self.training):
+            expected = "expected those of a training step" if not self.training else "expected 1 or more, or 0 for the default"
+            raise UsageError(MicrobatchesMisfit(self.microbatches, expected), where=self.name)
+        must_run(module, topology)
+        if self.stages != 1:
+            return self.in_stages(module, topology, context)
+        among = self.meshes(module, topology, context.analyses.get(network, topology))
+        search = MeshSearch(module, topology, among, self.asked(context), context)
+        result = search.run()
+        fitter, plan = result.fitter, result.plan
+        if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
+            must_run(module, topology, every=True)
+        given, stage = fitter.given, fitter.staged(plan.choices)
+        bill = stage.bill
+        modelled, counted = given.problem.cost(plan.choices), bill.relaxed(given.overlap, self.step_microbatches)
+        if not math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15):
+            raise AssertionError(f"the search counts {modelled} s of a plan, its second count {counted} s")
+        if given.unsharded:
+            context.sink.warn(NotSplit(tuple(given.unsharded)), where=self.name)
+        _count(context, given, plan, bill)
+        context.count(self.name, candidates=len(among.searched) if among.bound == math.inf else 0, price=plan.price)
+        microbatches = self.step_microbatches
+        value, bound = microbatches * plan.value, microbatches * result.bound
+        if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):
+            bound += least_handover(topology)
+        certificate = _certificate(result, among, self)
+        record = self.record(module, topology, value, bound, certificate, context, search.builder)
+        return written(module, [stage], record, memory=self.memory)
+
+    def record(
+        self,
+        module: Module,
+        topology: Topology,
+        value: float,
+        bound: float,
+        certificate: Mapping[str, str],
+        context: PassContext,
+        builder: Builder | None = None,
+    ) -> Plan:
+        """The plan symbol, without its stages. Of an incumbent, a plan of another kind, the bound counts as well. ``builder``:
+        of the problems of the function on one mesh."""
+        if context.incumbent is not None:
+            bound = min(bound, context.incumbent.bound)
+        net, microbatches = context.analyses.get(network, topology), self.step_microbatches
+        builder = builder or Builder(module, module.entry, None, training=self.training, microbatches=microbatches)
+        single = single_value(builder, topology, net, memory=self.memory)
+        return Plan(
+            name="@plan",
+            objective=(TRAINING if self.training else THROUGHPUT).name,
+            comm="sum",
+            value=value,
+            port_value=value,
+            bound=bound,
+            status="within-gap",
+            single=microbatches * single,
+            stages=(),
+            certificate=tuple(sorted(certificate.items())),
+            microbatches=microbatches,
+        )
+
+    def asked(self, context: PassContext) -> Asked:
+        """What the search on one mesh is asked for."""
+        return Asked(
+            self.training,
+            self.uneven,
+            self.strategy,
+            self.shares,
+            self.memory,
+            self.gap,
+            self.time_limit,
+            self.step_microbatches,
+            worth_finding(context),
+        )
+
+    def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
+        """The meshes to search."""
+        count = len(topology.devices)
+        sizes = (read_shape(self.mesh, count),) if self.mesh else shapes_on(topology, topology.devices)
+
+        def over(shape: tuple[int, ...], along: Along = ()) -> Candidate:
+            return Candidate(topology.devices[: math.prod(shape)], shape, along)
+
+        if self.shares not in ("", EQUAL):
+            read = read_shares(self.shares, sizes[0] if self.mesh else ())
+            return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
+        one_type = len({device.type for device in topology.devices}) == 1
+        one_host = len({device.host for device in topology.devices}) == 1 or not self.training
+        members, samples = math.prod(sizes[0]) if self.mesh else count, samples_of(module.entry)
+        divides = not self.training or samples % members == 0
+        if self.shares or (one_type and divides and (one_host or self.mesh)):
+            return Candidates(tuple(over(shape) for shape in sizes))
+        if self.mesh:
+            speeds = Speeds(module, topology, training=self.training)
+            found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
+        else:
+            found = candidates(
+                module,
+                topology,
+                net,
+                training=self.training,
+                microbatches=self.step_microbatches,
+                uneven=self.uneven,
+                every=bool(self.strategy),
+            )
+        if not self.training or self.strategy != DATA:
+            return found
+        dealt = [(shape, shares) for shape in sizes if (shares := dealt_evenly(samples, shape))]
+        known = {(one.sizes, one.shares) for one in found.searched}
+        missing = [over(*one) for one in dealt if one not in known]
+        return replace(found, searched=(*missing, *found.searched))
+
+    def in_stages(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The function in stages."""
+        count = len(topology.devices)
+        if self.stages < 0:
+            raise UsageError(NotInRange("stages", self.stages, "0 or more"), where=self.name)
+        if self.shares not in ("", EQUAL):
+            stages = str(self.stages) if self.stages else "0 (as many as are best)"
+            raise UsageError(SharesOfOneMesh(stages), where=self.name)
+        sizes = read_shape(self.mesh, count) if self.mesh else ()
+        if math.prod(sizes) * self.stages > count:
+            fault = TooFewDevices(self.stages, self.mesh, math.prod(sizes) * self.stages, count)
+            raise Infeasible(fault, where=self.name)
+        plan, bound, reason = self.search_stages(module, topology, context)
+        if plan is not None:
+            record = self.record(module, topology, plan.value, bound, _certificate_in_stages(plan, self), context)
+            result = written(module, plan.stages, record, memory=self.memory)
+            excess, _, reason = overfull(result, topology, self.memory)
+            if excess <= 0:
+                return result
+        if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
+            return self.on_one_mesh(module, context, bound)
+        if context.incumbent is not None:
+            raise NoBetterPlan(bound, self.name)
+        stages = str(self.stages) if self.stages else "any number of"
+        error = Infeasible(NoPlanFits(reason) if reason else NoPlanOfStages(stages), where=topology.name)
+        error.proven, error.bound = bound == math.inf, bound
+        raise error
+
+    def on_one_mesh(self, module: Module, context: PassContext, bound: float) -> Module:
+        """The function on one mesh, whose search looks longer for a plan that fits; ``bound``: of plans in stages. Raises
+        Infeasible."""
+        try:
+            result = replace(self, stages=1, microbatches=self.step_microbatches if self.training else 0).run(module, context)
+        except Infeasible as error:
+            error.proven, error.bound = error.proven and bound == math.inf, min(bound, error.bound)
+            raise
+        plan = result.first(Plan)
+        assert plan is not None
+        least = min(bound, plan.bound)
+        return result.replace(plan, assessed(plan, result.entry, plan.value, min(least, plan.value), AGREE))
+
+    def shares_of(self, module: Module, topology: Topology) -> SharesOf:
+        """The shares to search of a mesh of a stage: equal ones, and where its devices differ in type a few by their speeds."""
+        if self.shares == EQUAL or self.strategy or len({device.type for device in topology.devices}) == 1:
+            return lambda shape, devices: ((),)
+        speeds = Speeds(module, topology, training=self.training)
+
+        def shares(shape: tuple[int, ...], devices: Sequence[Device]) -> tuple[Along, ...]:
+            unequal = len({device.type for device in devices}) > 1
+            return speeds.candidates(shape, self.uneven, devices=devices) if unequal else ((),)
+
+        return shares
+
+    def search_stages(self, module: Module, topology: Topology, context: PassContext) -> tuple[StagesPlan | None, float, str]:
+        """The best plan in stages, None where nothing fits or is better than the incumbent; and a bound of all of them."""
+        net = context.analyses.get(network, topology)
+        sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
+        replicas = 1 if self.training or self.strategy else self.replicas or len(topology.devices)
+        meshes = submeshes(
+            topology,
+            net,
+            sizes,
+            whole=self.whole,
+            stages=self.stages,
+            replicas=replicas,
+            shares=self.shares_of(module, topology),
+        )
+
+        def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
+            bounding = Bounding(
+                module,
+                topology,
+                net,
+                context.analyses.get(folding, module.entry, module),
+                among,
+                memory=self.memory,
+                uneven=self.uneven,
+                training=self.training,
+                microbatches=self.step_microbatches,
+                family=self.family,
+                strategy=strategy,
+                overlap=overlap,
+                progress=context.progress,
+            )
+            return StageSearch(bounding, gap=gap, incumbent=worth_finding(context))
+
+        gap = self.gap
+        if context.incumbent is not None and gap >= ENOUGH_PROVEN:  # else less was asked for
+            gap = max(gap, sufficient_gap(len(module.entry.ops), len(topology.devices)))
+        began, missing = time.perf_counter(), ""
+        try:
+            if self.strategy:
+                plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit), 0.0
+            else:
+                plan, bound, missing = self.hiding(module, partial(searching, meshes))
+        except UnfitError as error:
+            raise unfit(error, self.strategy, module) from None
+        context.count(self.name, seconds=time.perf_counter() - began)
+        if plan is None:
+            return None, bound, missing
+        if plan.unsharded:
+            context.sink.warn(NotSplit(tuple(plan.unsharded)), where=self.name)
+        context.count(
+            self.name,
+            stages=len(plan.stages),
+            units=plan.units,
+            meshes=plan.forms,
+            runs=plan.keys,
+            solved=plan.solved,
+            rounds=plan.rounds,
+            interrupted=int(plan.interrupted),
+        )
+        return plan, min(max(bound, plan.bound), plan.value), ""
+
+    def hiding(self, module: Module, searching: Callable[..., StageSearch]) -> tuple[StagesPlan | None, float, str]:
+        """The best plan in stages, a bound, and what the nearest lacks where there is none. In training the search is made
+        twice (``OVERLAPS``): what a stage hides of its sums of gradients is bounded in two ways, neither of which is the nearer
+        for all machines."""
+        overlaps: tuple[float | None, ...] = (None,)
+        if self.training:
+            overlaps = (UNSUMMED,) if avoids_sums(module) else OVERLAPS
+        best, bound, missing, ends = None, 0.0, "", now() + self.time_limit
+        for number, overlap in enumerate(overlaps):
+            search = searching(overlap=overlap)
+            search.incumbent = min(search.incumbent, best.value if best is not None else math.inf)
+            found = search.search(self.stages, (ends - now()) / (len(overlaps) - number))
+            bound, best = max(bound, search.bound), found or best
+            missing = search.nearest(self.stages) if best is None else ""
+            if search.near(search.gap, math.inf) or (found is not None and found.interrupted) or is_over():
+                break
+            if best is not None and best.value <= bound * (1 + search.gap):
+                break
+        return best, bound, missing
+
+
+def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:
+    """Raises Infeasible for an op that no type of device can run; ``every``: for one that some type cannot run."""
+    used = {device.type for device in topology.devices}
+    types = [type_ for type_ in topology.types if type_.name in used]
+    for op in module.entry.ops:
+        unfit = [type_.name for type_ in types if op_seconds(op, type_) == math.inf]
+        if unfit and (every or len(unfit) == len(types)):
+            name = op.results[0].name if op.results else op.name
+            who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
+            raise Infeasible(CannotRun(who, name, tuple(unfit)), where=topology.name)
+
+
+def least_handover(topology: Topology) -> float:
+    """Seconds per microbatch that each device of a plan on several spends at least for hand-over."""
+    return min(topology.type(device.type).handover for device in topology.devices)
+
+
+def single_value(builder: Builder, topology: Topology, net: Network, *, memory: int = 0) -> float:
+    """Seconds of one microbatch of the function of ``builder`` on the best single device whose memory holds weights and
+    activations; inf where none does. ``memory``: as of ``MeshesSearch``."""
+    best, alive = math.inf, max(live_bytes(builder.func), default=0)
+    seen: set[tuple[str, int | None]] = set()
+    for number, device in enumerate(topology.devices):
+        key = (device.type, topology.memory(device))
+        if key not in seen:
+            seen.add(key)
+            mesh = mesh_of(topology, net, (1,), number).limited(memory)
+            problem = builder.build(mesh).problem
+            kinds = [problem.node_kinds[kind] for kind in problem.kinds]
+            needs = sum(float(kind.memory.min()) for kind in kinds) + alive
+            if mesh.memory is None or needs <= mesh.memory:
+                best = min(best, math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds))
+    return best
+
+
+def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill) -> None:
+    context.count(
+        MeshesSearch.name,
+        mesh=str(given.mesh),
+        compute=bill.compute,
+        communication=bill.communication,
+        collectives=len(bill.collectives),
+        weights=math.ceil(bill.memory),
+        replicated=len(given.unsharded),
+        reason=plan.reason,
+        interrupted=int(plan.interrupted),
+    )
+
+
+def worth_finding(context: PassContext) -> float:
+    """Seconds below which a plan is better than the incumbent, if there is one."""
+    return context.incumbent.value * (1 - TIGHT) if context.incumbent is not None else math.inf
+
+
+def _certificate_in_stages(plan: StagesPlan, asked: MeshesSearch) -> dict[str, str]:
+    """What is proven of a plan in stages."""
+    where = f"on meshes {asked.mesh}" if asked.mesh else f"on blocks of {plan.forms} forms of mesh"
+    certificate = {
+        "bound": "dynamic programme over runs of units whose borders lie as suits each best",
+        "units": f"{plan.units}, {where}",
+    }
+    if asked.strategy:
+        certificate["strategy"] = asked.strategy
+    if asked.training:
+        certificate["step"] = f"({asked.step_microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"
+    if plan.interrupted:
+        certificate["search"] = INTERRUPTED
+    return certificate
+
+
+def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> dict[str, str]:
+    """What is proven of a plan on one mesh."""
+    plan, mesh, tried = found.plan, found.fitter.given.mesh, among.searched[: found.searched]
+    certificate = {"bound": REASONS[plan.reason], "mesh": str(mesh)}
+    if plan.interrupted:
+        left, every = len(among.searched) - found.searched, len(among.searched)
+        certificate["search"] = INTERRUPTED + (f", {left} of {every} meshes not searched and not bounded" if left else "")
+    if asked.strategy:
+        certificate["strategy"] = asked.strategy
+    certificate |= _idle(found.sets, mesh, tried)
+    parts = len({one.devices for one in tried})
+    shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
+    if shapes_tried > 1:
+        certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
+    if parts > 1:
+        certificate["mesh"] += f"; searched in one row: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
+    same_shape = [one.shares for one in tried if one.sizes == mesh.sizes]
+    if any(same_shape):
+        certificate["shares"] = shares_text(mesh.shares)
+        if len(same_shape) > 1 and asked.strategy != DATA:  # which has equal shares unless others are given
+            certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
+    return certificate
+
+
+def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate]) -> dict[str, str]:
+    """Why devices stay idle: what no plan on one mesh of all is below, and the best of the other sets."""
+    every = max((one.devices for one in tried), key=len)
+    if len(mesh.devices) == len(every) or every not in sets:
+        return {}
+    others = {devices: bound for devices, bound in sets.items() if tuple(device.name for device in devices) != mesh.devices}
+    second = min(others, key=lambda devices: others[devices])
+    if sets[every] == math.inf:
+        return {"idle": "on a mesh every device runs every op, and some of these cannot"}
+    text = f"on one mesh of all devices no plan is below {1000 * sets[every]:.4g} ms a microbatch"
+    if second != every:
+        text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {1000 * sets[second]:.4g} ms"
+    return {"idle": text}
+
+
+__all__ = ["MeshesSearch"]

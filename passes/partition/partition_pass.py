@@ -1,0 +1,220 @@
+"""The pass ``partition``: stages, devices and layouts, chosen together.
+
+Reads costs and the topology, and where ``contract`` left any, its groups. Writes the stage of each op, and where stages are on
+meshes these, strategies, layouts and reshards (``passes.plan``); and a ``Plan`` with its proof. It asks up to three searches:
+
+- stages on single devices and replicas, between any two ideals of the lattice (``bridge.lattice_search``);
+- stages on meshes, beside which may be single devices and replicas, between places where the function may be cut
+  (``on_meshes``, ``chain``);
+- one mesh of all or some devices (``on_meshes``, ``layouts``): in a training step, for it is quickly found and hard to beat,
+  and where devices differ in type, of which one mesh may leave some out.
+
+Of several searches ``best`` takes the best plan. One mesh is searched first; else single devices and replicas, because on equal
+devices they are found quickly and hard to beat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ir.core.attributes import Attributes
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.facets import Group
+from ir.core.module import Module, Plan
+from ir.core.objectives import TRAINING
+from ir.core.topology import Topology
+from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
+from passes.costs.learning import ASYNCHRONOUS
+from passes.costs.liveness import states_bytes
+from passes.framework.base import PassContext, needed
+from passes.framework.expanded import on_expanded
+from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
+from passes.partition.best import Search, best_of, log_plan
+from passes.partition.bridge.lattice_search import MICROBATCHES, LatticeSearch
+from passes.partition.faults import NotAnOption
+from passes.partition.place import PlacePass
+
+if TYPE_CHECKING:
+    from passes.partition.on_meshes import MeshesSearch
+
+KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
+"""Forms of plans in words."""
+MIXED = "stages with a mesh among them"
+
+
+@dataclass(frozen=True)
+class PartitionPass(LatticeSearch):
+    """Split the model into stages on devices, replicas and meshes, at least modelled time.
+
+    ``mesh``: which plans are searched: ``none`` (stages on single devices and replicas), ``any`` (those, and stages on meshes,
+    unless a cut, a pin, another ``comm``, ``chunks`` or an order without a flush needs single devices), ``auto`` (stages on
+    meshes), or the sizes of the axes of a mesh (``8``, ``2x4``), on which each stage is then. ``objective``: ``throughput``
+    (least largest load per sample) or ``training`` (least time of a step of a model). ``stages``: exactly so many (0: as many
+    as are best). ``replicas``: most devices that a stage may run on, each handling every so-many-th sample (0: as many as
+    there are). ``microbatches``: of a training step (0: 8, and 1 where one stage on a mesh is asked for), ordered as ``family``
+    does (empty: as 1F1B; ``passes.timeline.families``). ``time_limit``: seconds of counted work of each search (none: 10, on
+    meshes 60).
+
+    On single devices: ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``:
+    tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``chunks``: stages on each device
+    of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals
+    walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the search
+    may hold. ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``: look
+    for plans that are better where links between hosts are slower than inside.
+
+    On meshes: ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one
+    found; in stages ops are split as in that plan of the whole function, and cut where the slowest stage is quickest, on meshes
+    of one shape. ``uneven``: shards may differ in length where a dimension is not cut in whole. ``shares``: of the members
+    along each axis in what is cut (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds.
+    ``device_memory``: bytes per device at most, for weights, activations and buffers; 0: those of the topology; -1: no limit.
+    ``gap``: relative, between value and bound, at which a search ends (that for a training step in stages after a while at a
+    larger one, unless less than the default is asked for; none: 0.001); 0: only an optimal plan or the time limit ends it.
+    """
+
+    name: ClassVar[str] = "partition"
+    mesh: str = NO_MESH
+    strategy: str = ""
+    uneven: bool = False
+    shares: str = ""
+    device_memory: int = 0
+    gap: float | None = None
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for an option that names nothing, UsageError for options that exclude each other, Infeasible when
+        no plan fits, and NoBetterPlan where none is better than the incumbent."""
+        topology = needed(module, Topology)
+        with context.limited(self.name):
+            if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
+                module = self.searched(module, context)
+                log_plan(KINDS[self.form], module)
+                return module
+            meshes = self._on_meshes(topology)
+            searches = [self._search_on(one, module) for one in meshes]
+            if self.mesh != ANY_FORM:
+                if flags := self.without_mesh:
+                    raise UsageError(NotAnOption(", ".join(flags), f"mesh={self.mesh}"), where=self.name)
+                if len(searches) == 1:
+                    return self._on_one_form(searches[0], context)
+                return best_of(searches, context, self.name)
+            own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
+            return best_of([*searches, own] if any(one.stages == 1 for one in meshes) else [own, *searches], context, self.name)
+
+    @property
+    def without_mesh(self) -> tuple[str, ...]:
+        """The options that need single devices, as a person gives them."""
+        asked = {
+            "--cut": self.cuts,
+            "--pin": self.pins,
+            f"--comm {self.comm}": self.comm != "sum",
+            f"--chunks {self.chunks}": self.chunks > 1,
+            f"--schedule {self.family}": self.family in ASYNCHRONOUS,
+        }
+        return tuple(flag for flag, given in asked.items() if given)
+
+    def sets_of_devices(self, topology: Topology) -> str:
+        """The sets of devices on which stages on meshes are searched; empty if all sets are, or none."""
+        from passes.meshes.mesh import IN_FEW_SHAPES, few
+
+        beside = self.mesh == ANY_FORM
+        if self.mesh not in (ANY_FORM, ANY_MESH) or (beside and not self._beside(topology)):
+            return ""
+        searches = self._on_meshes(topology)
+        if all(search.stages == 1 for search in searches):
+            if beside and len(topology.devices) > 2:
+                shapes = f", {IN_FEW_SHAPES}" if few(topology) else ""
+                return f"of all devices, or all of some types on some hosts{shapes} (no others are searched)"
+            return (
+                f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if not self.shares and few(topology) else ""
+            )
+        from passes.partition.chain.submeshes import FEW, block_places
+
+        sizes = sorted({size for search in searches for _, size in block_places(topology, search.stages)})
+        unequal = len({(device.type, topology.memory(device)) for device in topology.devices}) > 1
+        order = "of devices in the order of the topology"
+        if len(sizes) == len(topology.devices):
+            return f"{order} (no other orders are searched)" if unequal else ""
+        *most, last = map(str, sizes)
+        told = [f"of {', '.join(most)} or {last} devices", *([order] if unequal else ()), *([FEW] if few(topology) else ())]
+        return f"{', '.join(told)} (no {'other sizes' if len(told) == 1 else 'others'} are searched)"
+
+    def _beside(self, topology: Topology) -> bool:
+        """Whether stages on meshes are searched beside others, of a model."""
+        return 1 < len(topology.devices) > self.stages and not self.without_mesh
+
+    def _meshes_beside(self, module: Module, topology: Topology) -> bool:
+        """Whether stages on meshes are searched beside others."""
+        return self._beside(topology) and not states_bytes(module.entry)
+
+    def _on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
+        """The searches of stages on meshes, one mesh first. Where both are made, that of stages leaves out one stage on all
+        devices, unless it has a shape, which may need all devices."""
+        from passes.partition.on_meshes import MeshesSearch
+
+        trains = self.objective == TRAINING.name
+        optional = {"time_limit": 1e-3 if self.time_limit == 0 else self.time_limit, "gap": self.gap}  # 0: the first plan
+        options: dict[str, Any] = {key: value for key, value in optional.items() if value is not None}
+        search = MeshesSearch(
+            mesh="" if self.mesh in (ANY_FORM, ANY_MESH) else self.mesh,
+            training=trains,
+            uneven=self.uneven,
+            shares=self.shares,
+            memory=self.device_memory,
+            strategy=self.strategy,
+            stages=self.stages,
+            microbatches=self.microbatches or (MICROBATCHES if trains and self.mesh == ANY_FORM else 0),
+            family=self.family,
+            replicas=self.replicas,
+            **options,
+        )
+        unlike = len({device.type for device in topology.devices}) > 1
+        alone = search.stages or search.strategy or search.shares or len(topology.devices) == 1
+        if alone or not (unlike or trains):
+            return (search,)
+        microbatches = search.step_microbatches if trains else 0  # as many as in stages, because the values are compared
+        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.mesh))
+
+    def _search_on(self, search: MeshesSearch, module: Module) -> Search:
+        mixed = not (search.replicas == 1 or search.training)
+
+        def run(context: PassContext, seconds: float | None) -> Module:
+            given = self._for_meshes(module, context) if self.mesh == ANY_FORM else without_groups(module)
+            return (search if seconds is None else replace(search, time_limit=seconds)).run(given, context)
+
+        return Search(MIXED if mixed else KINDS[MESHES], MESHES, run)
+
+    def _for_meshes(self, module: Module, context: PassContext) -> Module:
+        """The module with fused projections taken apart, whose parts can be split, and without groups; a training step has its
+        weights as they are."""
+        module = without_groups(module)
+        if self.objective == TRAINING.name:
+            return module
+        inside = replace(context, statistics={}, sink=DiagnosticSink())
+        apart = PASSES["unfuse"]().run(module, inside)
+        return module if apart is module else PASSES["cost"]().run(apart, inside)
+
+    def _placed(self, module: Module, context: PassContext, seconds: float | None) -> Module:
+        """The module with the best plan on single devices and replicas, on the real links."""
+        limit: dict[str, Any] = {} if seconds is None else {"time_limit": seconds}
+        planned = replace(self, **limit).searched(module, context)
+        return PlacePass(family=self.family, **limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
+
+    def _on_one_form(self, search: Search, context: PassContext) -> Module:
+        """The module with the best plan of the only search, whose bound is counted."""
+        module = search.run(context, None)
+        plan, counted = module.first(Plan), context.statistics.get(self.name, {})
+        assert plan is not None
+        one = self.stages == 1 and counted.get("candidates") == 1
+        context.count(self.name, **{f"{BOUND}{MESH if one else MESHES}": plan.bound})
+        return module
+
+
+def without_groups(module: Module) -> Module:
+    """The module without what ``contract`` wrote, which is of single devices."""
+    entry = module.entry
+    if not any(op.facet(Group) for op in entry.ops):
+        return module
+    ops = tuple(replace(op, facets=tuple(facet for facet in op.facets if not isinstance(facet, Group))) for op in entry.ops)
+    kept: Attributes = tuple(pair for pair in entry.attributes if not pair[0].startswith("contract."))
+    return module.replace(entry, replace(entry, ops=ops, attributes=kept))
