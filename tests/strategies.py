@@ -98,6 +98,7 @@ floats32 = st.one_of(st.floats(width=32), st.just(math.nan), st.sampled_from([0.
     lambda v: math.nan if math.isnan(v) else v
 )
 seconds = st.one_of(st.sampled_from([0.0, 1.5e-6, 0.1, 1 / 3]), st.floats(1e-30, 1e9))
+group_numbers = st.sampled_from([-1.0, 0.0, 0.5, 1e-4])
 counts = st.one_of(st.integers(0, 9), st.integers(0, (1 << 62) - 1))
 
 
@@ -398,7 +399,7 @@ def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
     found: list[Any] = []
     if draw(st.booleans()):
         found = [
-            OptimizerState(draw(words), draw(counts)),
+            OptimizerState(draw(words), draw(counts), draw(group_numbers), draw(group_numbers)),
             Sync(draw(st.sampled_from(SYNCS)), draw(words), draw(counts), draw(st.integers(-1, 4))),
         ]
     digest = draw(st.sampled_from(["", "sha256:" + "0a" * 32]))

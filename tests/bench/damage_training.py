@@ -16,7 +16,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, without_layout
 from ir.ops.grads import ACCUMULATE, ASSIGN
 from ir.ops.opdefs import is_collective
-from ir.ops.optimizers import OPTIMIZERS
+from ir.ops.optimizers import EMA, OPTIMIZERS, RATE, UpdateOperands
 
 Ops = tuple[Op, ...]
 Damage = Callable[[Ops, random.Random], Ops | None]
@@ -206,8 +206,32 @@ def swapped_states(ops: Ops, rng: random.Random) -> Ops | None:
     place = _place(ops, rng, lambda op: op.name in ("grad.adam", "grad.adamw"))
     if place is None:
         return None
-    weight, gradient, one, other, step = ops[place].operands
-    return _with(ops, place, replace(ops[place], operands=(weight, gradient, other, one, step)))
+    weight, gradient, one, other, *scalars = ops[place].operands
+    return _with(ops, place, replace(ops[place], operands=(weight, gradient, other, one, *scalars)))
+
+
+def lost_scalar(ops: Ops, rng: random.Random) -> Ops | None:
+    """An optimizer without the factor of its learning rate or of its gradient."""
+    place = _place(ops, rng, lambda op: op.name in OPTIMIZERS and bool(_scalars(op)))
+    if place is None:
+        return None
+    op = ops[place]
+    lost = rng.choice(_scalars(op))
+    return _with(ops, place, replace(op, operands=tuple("" if name == lost else name for name in op.operands)))
+
+
+def _scalars(op: Op) -> list[str]:
+    operands = UpdateOperands.of(op)
+    return [name for name in (operands.rate, operands.scale) if name]
+
+
+def other_rate(ops: Ops, rng: random.Random) -> Ops | None:
+    """A schedule of the learning rate with another number, or an average with another decay."""
+    place = _place(ops, rng, lambda op: op.name in (RATE, EMA))
+    if place is None:
+        return None
+    key, value = ("decay", 0.5) if ops[place].name == EMA else ("warmup", ops[place].get("warmup") + 1)
+    return _with(ops, place, _attribute(ops[place], key, value))
 
 
 def other_number(ops: Ops, rng: random.Random) -> Ops | None:
@@ -305,8 +329,8 @@ PROGRAMS: dict[str, Damage] = {
     for kind in (
         lost_sum, repeated_sum, other_reduction, other_dimension, other_microbatches, lost_mean, gradient_twice, lost_update,
         double_update, stale_weight, early_update, once_a_step, swapped_assignments, swapped_gradients, swapped_weights,
-        swapped_states, other_number, other_operand, lost_op, other_attribute, exchanged_messages, other_value_sent,
-        mixed_bucket, other_type,
+        swapped_states, lost_scalar, other_rate, other_number, other_operand, lost_op, other_attribute, exchanged_messages,
+        other_value_sent, mixed_bucket, other_type,
     )
 }  # fmt: skip
 
@@ -382,8 +406,11 @@ def in_step(module: Module, rng: random.Random, kind: Damage) -> Module | None:
 
 STEPS: dict[str, Damage] = {
     kind.__name__.replace("_", " "): kind
-    for kind in (other_microbatches, swapped_gradients, swapped_states, other_number, other_operand, other_attribute)
-}
+    for kind in (
+        other_microbatches, swapped_gradients, swapped_states, lost_scalar, other_rate, other_number, other_operand,
+        other_attribute,
+    )
+}  # fmt: skip
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ MLP = "zoo:mlp,layers=4,hidden=16,batch=8"
 RESNET = "zoo:resnet50,batch=4,image=32,width=4,classes=10"
 GPT2 = "zoo:gpt2,layers=2,hidden=32,heads=4,vocab=64,positions=16,seq=8,batch=4"
 STAGES = ("--mesh", "none", "--replicas", "1", "--microbatches", "4")
+CLIPPED = ("--clip-norm", "0.5", "--ema", "0.9", "--learning-rate-schedule", "cosine,steps=9,warmup=2", "--no-decay")
 BUILDS: dict[str, tuple[str, ...]] = {
     "pipeline": (MLP, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--optimizer", "sgd"),
     "data": (MLP, "-t", "preset:cpu-2", "--mesh", "2", "--strategy", "data", "--microbatches", "2", "--optimizer", "momentum"),
@@ -52,6 +53,21 @@ BUILDS: dict[str, tuple[str, ...]] = {
         for sync in ("all_reduce", "reduce_scatter", "sfb", "ps", "auto")
         for strategy in ("data", "megatron")
     },
+    **{
+        f"clipped {sync}": (
+            MLP, "-t", "preset:cpu-4", "--mesh", "2x2", "--strategy", strategy, "--sync", sync, "--microbatches", "2", *CLIPPED,
+        )
+        for sync, strategy in (("all_reduce", "megatron"), ("reduce_scatter", "data"), ("sfb", "data"), ("ps", "data"))
+    },
+    "clipped replicas": (
+        "zoo:mlp,layers=4,hidden=512,batch=64", "-t", "preset:cpu-4", "--stages", "2", "--mesh", "none", "--replicas", "2",
+        "--microbatches", "4", *CLIPPED,
+    ),
+    "clipped tied weights": (GPT2, "-t", "preset:cpu-2", "--stages", "2", *STAGES, *CLIPPED),
+    "groups of adafactor": (
+        MLP, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4", "--optimizer", "adafactor",
+        "--group", "fc1*,learning-rate=0.5,weight-decay=0.1", "--clip-norm", "1",
+    ),
     "averages": (RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4"),
     "recomputed averages of replicas": (
         RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4",
