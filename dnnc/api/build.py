@@ -247,7 +247,7 @@ class Build:
         ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
         where a process or a host was lost. ``eval_data``: what the model is evaluated on after each ``eval_every`` steps (0:
         the last), of the kinds of ``data``; ``patience``: evaluations without a better loss before it stops, 0 for never. With
-        ``checkpoint`` the best weights are kept in ``best.safetensors`` there. ``log``: files ``.csv`` or ``.jsonl`` of each
+        ``checkpoint`` the best weights are kept in the folder ``best`` there. ``log``: files ``.csv`` or ``.jsonl`` of each
         step's numbers; ``tensorboard``: a folder for its files. ``on_step`` is called after each step.
 
         Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""

@@ -49,12 +49,12 @@ def whole_directory(target: Path, replaceable: Callable[[Path], bool], seal: str
         ):
             yield temporary
             _flush(temporary)
-            temporary.chmod(0o777 & ~umask())
             refuse_foreign(target, replaceable)
             if stays:
+                temporary.chmod(0o777 & ~umask())
                 _fill(temporary, target, seal)
             else:
-                _move(temporary, target)
+                put_in_place(temporary, target)
             done = True
     finally:
         if not done:
@@ -80,8 +80,11 @@ def refuse_foreign(target: Path, replaceable: Callable[[Path], bool]) -> None:
         raise UsageError(ForeignDirectory(), where=str(target))
 
 
-def _move(temporary: Path, target: Path) -> None:
-    """Puts ``temporary`` in the place of ``target``; what stood there is removed only afterwards."""
+def put_in_place(temporary: Path, target: Path) -> None:
+    """Puts the directory ``temporary``, whose files are on the disk, in the place of ``target``; what stood there is removed
+    only afterwards. Raises OSError."""
+    temporary.chmod(0o777 & ~umask())
+    _sync_directory(temporary)
     if not target.exists():
         os.rename(temporary, target)
     elif _exchange(temporary, target):

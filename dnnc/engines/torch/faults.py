@@ -144,6 +144,45 @@ class WeightNotInPlan(Fault, code="E0735"):
     weight: str
 
 
+class IndexDamaged(Fault, code="E0745"):
+    """The index of a checkpoint is not as 'dnnc train' writes it."""
+
+    message = "it is no index of a checkpoint: {reason}"
+    hint = "go on from another checkpoint"
+    reason: str
+
+
+class PartOfOtherCheckpoint(Fault, code="E0746"):
+    """A file of a checkpoint is not the one that its index lists."""
+
+    message = "it is not the file that {index} lists"
+    hint = "go on from another checkpoint"
+    index: str
+
+
+class PartsDiffer(Fault, code="E0747"):
+    """Two files of a checkpoint have parts of a weight that cannot be of one tensor."""
+
+    message = "its part of weight '{weight}' is of another type or shape than that of another file"
+    hint = "go on from another checkpoint"
+    weight: str
+
+
+class NotAllOfWeight(Fault, code="E0748"):
+    """The files of a checkpoint have some parts of a weight, and lack others."""
+
+    message = "its files do not have all of weight '{weight}'"
+    hint = "go on from another checkpoint"
+    weight: str
+
+
+class FolderNotShared(Fault, code="E0749"):
+    """A rank on another host does not see the folder that rank 0 made for a checkpoint, to which each writes its part."""
+
+    message = "the folder for checkpoints is not that of rank 0"
+    hint = "--checkpoint names a folder that all hosts share; or --cluster collects what the hosts write"
+
+
 class CheckpointWithoutDigest(Fault, code="W0736"):
     """A checkpoint states no SHA-256, so a change of its contents goes unseen."""
 

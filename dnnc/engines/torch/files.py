@@ -51,7 +51,7 @@ class TrainingFiles:
 
         if INITIAL not in self.build.weights:
             raise InvalidInput(InitialWeightsMissing(INITIAL), where=str(self.build.folder))
-        return Checkpoint.of(self.build.weights[INITIAL], self.build.where(INITIAL))
+        return Checkpoint.of({"": self.build.weights[INITIAL]}, self.build.where(INITIAL))
 
     def functions(self, name: str) -> dict[str, Any]:
         """What the program called ``name`` in the build defines. Raises InvalidInput where it cannot be run."""
@@ -88,14 +88,18 @@ class TrainingFiles:
             "manifest": dict(self.build.manifest),
             "texts": [(name, len(text)) for name, text in texts],
             "weights": weights,
-            "resumed": None if self.resumed is None else [self.resumed.file.descriptor, self.resumed.where],
+            "resumed": None,
         }
+        more: list[int] = []
+        if (resumed := self.resumed) is not None:
+            opened = {name: file.file.descriptor for name, file in resumed.files.items()}
+            description["resumed"] = {"files": opened, "where": resumed.where, "index": resumed.index}
+            more = [*opened.values()]
         head = json.dumps(description).encode()
         pieces = [len(head).to_bytes(_LENGTH, "little"), head, *(text for _, text in texts)]
         memory = anonymous_memory(sum(map(len, pieces)))
         try:
             write_memory(memory, pieces)
-            more = [] if self.resumed is None else [self.resumed.file.descriptor]
             yield memory, [memory, *weights.values(), *more]
         finally:
             os.close(memory)
@@ -116,7 +120,11 @@ class TrainingFiles:
         resumed = description["resumed"]
         return cls(
             Snapshot(Path(description["folder"]), description["manifest"], contents, weights),
-            None if resumed is None else Checkpoint.of(_opened(resumed[0]), resumed[1]),
+            None
+            if resumed is None
+            else Checkpoint.of(
+                {name: _opened(number) for name, number in resumed["files"].items()}, resumed["where"], resumed["index"]
+            ),
         )
 
 

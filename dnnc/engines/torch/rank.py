@@ -1,7 +1,7 @@
 """One process of training, from its arguments to its exit: ``python -P -m dnnc.engines.torch.rank BUILD``.
 
-Rank r of the job is the device of that number (``Step.devices``). Rank 0 tells of each step, and writes losses, checkpoints and
-the measured timeline. A rank that fails tells why, and ends with the exit code of its fault; who started the ranks ends the
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 tells of each step, and writes losses and the measured
+timeline. A rank that fails tells why, and ends with the exit code of its fault; who started the ranks ends the
 others.
 """
 
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step, tensor_type
 from dnnc.data.repeated import Digested, Identified
 from dnnc.data.samples import SYNTHETIC, Data, open_data
-from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, write_checkpoint
+from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position
+from dnnc.engines.torch.checkpoint.saving import Saver, changed, gathered, require_finite
 from dnnc.engines.torch.exchange import Network, torch_dtype
 from dnnc.engines.torch.faults import (
     OtherNumberOfRanks,
@@ -30,7 +32,6 @@ from dnnc.engines.torch.faults import (
     RankRaised,
     SlowDeviceUnknown,
     TrainedWeightMissing,
-    WeightNotFinite,
     WeightNotInPlan,
 )
 from dnnc.engines.torch.files import TrainingFiles
@@ -64,7 +65,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, FILE.npy, a folder, or module:function")
     parser.add_argument("--last-batch", default="", help="drop or use the last batch of an epoch that samples do not fill")
     parser.add_argument("--seed", type=int, default=0, help="of the data")
-    parser.add_argument("--checkpoint", type=Path, help="the folder for checkpoints: stepN.safetensors")
+    parser.add_argument("--checkpoint", type=Path, help="the folder for checkpoints, which are folders stepN")
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)  # hosts share no folder for checkpoints
     parser.add_argument("--every", type=int, default=0, help="steps between checkpoints; 0: the last step alone")
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of this or another plan of the model")
     parser.add_argument("--out", type=Path, help="a folder for losses.json and trace.json")
@@ -188,28 +190,34 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
     watching = Watching.of(files, options, telling, rank, begin.step)
     curve = Curve(step, rank, options.data, digested, losses, watching.told, finite=not options.compared)
-    number, end = begin.step, begin.step + options.steps
-    while number < end:
-        every = options.every if options.checkpoint else 0
-        until = watching.until(number, min(end, number + every - number % every) if every else end)
-        single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
-        for done, part in trainer.run(number, 1 if single else until - number, data):
-            curve.add(done, part)
-        number = number + 1 if single else until
-        end = min(end, last_step(telling, number) or end)
-        if number not in (until, end):
-            continue
-        curve.settle()
-        at = Position(number, begin.seed)
-        if watching.due(number):
-            better, stops = watching.evaluate(number, lambda: gathered(step, trainer, world), mark)
-            end = number if stops else end
-            if better and options.checkpoint:
-                save(step, trainer, world, options.checkpoint / BEST, at, finite=True)
-        if options.checkpoint and (number == end or (every and not number % every)):
-            mark("writing a checkpoint")
-            path = options.checkpoint / f"step{number}.safetensors"
-            save(step, trainer, world, path, at, finite=not options.compared)
+    with ExitStack() as stack:
+        saver = None
+        if options.checkpoint:
+            saver = stack.enter_context(Saver(step, rank, options.checkpoint, mark, apart=options.apart, hopeless=is_lost))
+        number, end = begin.step, begin.step + options.steps
+        while number < end:
+            every = options.every if options.checkpoint else 0
+            until = watching.until(number, min(end, number + every - number % every) if every else end)
+            single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
+            for done, part in trainer.run(number, 1 if single else until - number, data):
+                curve.add(done, part)
+                if saver is not None:
+                    saver.look()
+            number = number + 1 if single else until
+            end = min(end, last_step(telling, number) or end)
+            if number not in (until, end):
+                continue
+            curve.settle()
+            at = Position(number, begin.seed)
+            if watching.due(number):
+                better, stops = watching.evaluate(number, lambda: gathered(step, rank, trainer.weights), mark)
+                end = number if stops else end
+                if better and saver is not None:
+                    saver.save(trainer.weights, at, name=BEST)
+            if saver is not None and (number == end or (every and not number % every)):
+                saver.save(trainer.weights, at, finite=not options.compared)
+                if options.compared:
+                    saver.wait()
     if options.out:
         write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()
@@ -303,68 +311,8 @@ def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> d
     return weights
 
 
-def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, *, finite: bool) -> None:
-    """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this. ``finite``: raises
-    InvalidInput for one that is not, and writes nothing."""
-    whole = gathered(step, trainer, world)
-    if trainer.rank == 0:
-        for name, tensor in whole.items() if finite else ():
-            require_finite(name, tensor, f"step {where.step}")
-        write_checkpoint(path, whole, where)
-    dist.barrier()
-
-
-def gathered(step: Step, trainer: Trainer, world: int) -> dict[str, torch.Tensor]:
-    """On rank 0 all that training changes, whole, by name, from the ranks that hold it; elsewhere nothing. All ranks call
-    this."""
-    whole: dict[str, torch.Tensor] = {}
-    for name in sorted(changed(step)):
-        for rank, box in _owners(step, name, world):
-            if trainer.rank == 0:
-                part = trainer.weights[name[1:]] if rank == 0 else _received(trainer.weights, step, name, box, rank)
-                shape = _shape(step, name)
-                if tuple(length for _, length in box) == shape:
-                    whole[name[1:]] = part
-                else:
-                    target = whole.setdefault(name[1:], part.new_empty(shape))
-                    target[tuple(slice(start, start + length) for start, length in box)] = part
-            elif trainer.rank == rank:
-                dist.send(trainer.weights[name[1:]].contiguous(), 0)
-    return whole
-
-
-def changed(step: Step) -> set[str]:
-    """The resources that training changes: weights, the optimizer's state, running averages."""
-    return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == "grad.assign"}
-
-
-def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
-    """Raises InvalidInput where a weight holds NaN or an infinity."""
-    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-        wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
-        raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)
-
-
 def _shape(step: Step, name: str) -> tuple[int, ...]:
     return tuple(int(dim) for dim in tensor_type(step.resources[name].type).shape or ())  # type: ignore[arg-type]
-
-
-def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
-    """Ranks that together hold a weight, the first of those that hold the same part."""
-    owners: dict[tuple[tuple[int, int], ...], int] = {}
-    for rank in range(world):
-        held = step.held(rank)
-        if name in held:
-            owners.setdefault(held[name], rank)
-    return [(rank, box) for box, rank in owners.items()]
-
-
-def _received(
-    weights: Mapping[str, torch.Tensor], step: Step, name: str, box: tuple[tuple[int, int], ...], rank: int
-) -> torch.Tensor:
-    part = torch.empty([length for _, length in box], dtype=torch_dtype(tensor_type(step.resources[name].type).dtype))
-    dist.recv(part, rank)
-    return part
 
 
 __all__ = ["arguments", "keep_to_cores", "main"]

@@ -19,6 +19,7 @@ are compared after the last step: a checkpoint empties the pipeline, and steps a
 from __future__ import annotations
 
 import math
+import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -378,9 +379,9 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
     with scratch_folder() as folder:
 
         def written(number: int) -> None:
-            path = folder / f"step{number}.safetensors"
+            path = folder / f"step{number}"
             checker.compare(Checkpoint.open(path).tensors())
-            path.unlink()
+            shutil.rmtree(path)
 
         flush = not step.schedule.periodic
         before: Progressed | None = None

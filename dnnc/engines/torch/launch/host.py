@@ -6,9 +6,9 @@ through relays with keys, but what ranks send each other:
 - commands, lines of JSON: ``{"train": options, "files": .., ..}``; then ``{"go": HOST:PORT}``, where the ranks' store is;
 - answers, lines of JSON: ``{"wants": keys}``, with ``{"hashed": part}`` while a file is hashed; then
   ``{"ready": [HOST:PORT, data]}``, on the host of rank 0 where its store listens, else null, and what data are called there
-  and here; ``{"step": ..}``; ``{"file": name, "part": ..}`` before a file that rank 0 wrote; ``{"done": seconds}``, or
+  and here; ``{"step": ..}``; ``{"file": name, "part": ..}`` before a file that a rank wrote; ``{"done": seconds}``, or
   ``{"failed": diagnostics, "kind": name of the exception}``;
-- two links of parts: of the build to this host, and of files that rank 0 wrote (checkpoints, the timeline) back;
+- two links of parts: of the build to this host, and of files that ranks wrote (parts of checkpoints, the timeline) back;
 - standard error, of the ranks too.
 
 Invariant: when the starter or who launched this process has gone, it ends all ranks, and leaves no file but the cache.
@@ -52,9 +52,9 @@ FILES_LINK = PARTS_LINK + STRIDE
 """The number of the link of files from the first host to the starter."""
 _STDIN = 0
 _LOOK = 0.1
-"""Seconds between two looks for checkpoints that rank 0 has written."""
+"""Seconds between two looks for parts of checkpoints that ranks have written."""
 CHECKPOINTS, OUT = "checkpoints", "out"
-"""Folders in which rank 0 writes."""
+"""Folders in which ranks write."""
 
 
 class TrainingHost:
@@ -138,7 +138,7 @@ class TrainingHost:
 
     @contextmanager
     def _sent(self, options: TrainOptions) -> Iterator[None]:
-        """Sends the starter each checkpoint once rank 0 has written it, and the timeline at the end of the block."""
+        """Sends the starter each part of a checkpoint once its rank has written it, and the timeline at the end."""
         over = threading.Event()
 
         def look() -> None:
@@ -156,20 +156,20 @@ class TrainingHost:
             with contextlib.suppress(EOFError):
                 self._send_checkpoints(options.checkpoint)
         if options.out is not None and (trace := options.out / "trace.json").exists():
-            self._send(trace, OUT)
+            self._send(trace, OUT, trace.name)
 
     def _send_checkpoints(self, folder: Path | None) -> None:
         if folder is None or not folder.is_dir():
             return
-        for path in sorted(folder.glob("step*.safetensors"), key=lambda path: path.stat().st_mtime_ns):
-            self._send(path, CHECKPOINTS)
+        for path in sorted(folder.glob("step*/rank*.safetensors"), key=lambda path: path.stat().st_mtime_ns):
+            self._send(path, CHECKPOINTS, f"{path.parent.name}/{path.name}")
             path.unlink()
 
-    def _send(self, path: Path, folder: str) -> None:
-        """Sends a file that rank 0 wrote. Raises EOFError when the starter has gone."""
+    def _send(self, path: Path, folder: str, name: str) -> None:
+        """Sends a file that a rank wrote. Raises EOFError when the starter has gone."""
         file = OpenFile(path.open("rb"))
         part = part_of(file, [(0, file.stamp.size)])
-        self._answer({"file": path.name, "folder": folder, "part": part.to_json()})
+        self._answer({"file": name, "folder": folder, "part": part.to_json()})
         send_parts(self._files, Needed({}, {}, (part,), {part.key: file}), [part.key])
 
     def _failed(self, kind: str, diagnostics: Any) -> None:

@@ -25,13 +25,15 @@ from ir.system.files import open_input
 
 @dataclass(frozen=True, slots=True)
 class HostFiles:
-    """``contents``: key of each program by its name in the build; ``data``: of each file of samples by its name; ``initial``
-    and ``resumed``: of the parts of weights, empty where there are none. ``parts`` and ``sources``: as ``Needed`` has them."""
+    """``contents``: key of each program by its name in the build; ``data``: of each file of samples by its name; ``initial``:
+    of the parts of weights; ``resumed``: of those of each file of a checkpoint by its name in it, ``index``: the text of its
+    index. ``parts`` and ``sources``: as ``Needed`` has them."""
 
     contents: Mapping[str, str]
     data: Mapping[str, str]
     initial: str
-    resumed: str
+    resumed: Mapping[str, str]
+    index: str
     parts: tuple[Part, ...]
     sources: Mapping[str, bytes | OpenFile]
 
@@ -41,7 +43,7 @@ class HostFiles:
 
     def to_json(self) -> dict[str, Any]:
         keys = {"contents": self.contents, "data": self.data, "initial": self.initial, "resumed": self.resumed}
-        return {**keys, "parts": [part.to_json() for part in self.parts]}
+        return {**keys, "index": self.index, "parts": [part.to_json() for part in self.parts]}
 
 
 def host_files(files: TrainingFiles, ranks: Iterable[int], samples: Mapping[str, OpenFile]) -> HostFiles:
@@ -58,17 +60,20 @@ def host_files(files: TrainingFiles, ranks: Iterable[int], samples: Mapping[str,
         parts[part.key], sources[part.key] = part, file
         return part.key
 
-    names, initial, resumed = {PROGRAM: None}, files.initial.ranges({}), list[tuple[int, int]]()
+    names, initial = {PROGRAM: None}, files.initial.ranges({})[""]
+    resumed = files.resumed.ranges({}) if files.resumed is not None else {}
     for rank in ranks:
         names |= dict.fromkeys(_programs(step, rank))
         boxes = {name[1:]: box for name, box in step.held(rank).items()}
-        initial += files.initial.ranges(boxes)
-        resumed += files.resumed.ranges(boxes) if files.resumed is not None else []
+        initial += files.initial.ranges(boxes)[""]
+        for name, ranges in files.resumed.ranges(boxes).items() if files.resumed is not None else ():
+            resumed[name] += ranges
     return HostFiles(
         {name: whole(files.build.read(name)) for name in names},
         {name: of_file(file, [(0, file.stamp.size)]) for name, file in samples.items()},
-        of_file(files.initial.file, initial),
-        of_file(files.resumed.file, resumed) if files.resumed is not None else "",
+        of_file(files.initial.files[""].file, initial),
+        {name: of_file(files.resumed.files[name].file, ranges) for name, ranges in resumed.items()} if files.resumed else {},
+        files.resumed.index if files.resumed is not None else "",
         tuple(parts.values()),
         sources,
     )
@@ -102,8 +107,9 @@ def received_files(
         file = entries[key]
         contents[name] = os.pread(file.descriptor, file.stamp.size, 0)
     build = Snapshot(Path(folder), manifest, contents, {INITIAL: entries[command["initial"]]})
-    resumed = Checkpoint.of(entries[command["resumed"]], command["resumed_from"]) if command["resumed"] else None
-    return TrainingFiles(build, resumed)
+    resumed = {name: entries[key] for name, key in command["resumed"].items()}
+    where, index = command["resumed_from"], command["index"]
+    return TrainingFiles(build, Checkpoint.of(resumed, where, index) if resumed else None)
 
 
 def data_source(source: str, data: Mapping[str, str], entries: Mapping[str, OpenFile], folder: Path) -> str:

@@ -1,8 +1,8 @@
 """Trains on several hosts from one place, the *starter*: launches a process on each host (``host.py``), sends each the files
-that its ranks read, hears of steps, and writes what rank 0 wrote there: checkpoints and the timeline.
+that its ranks read, hears of steps, and writes what ranks wrote there: parts of checkpoints, and the timeline.
 
-Invariants: a checkpoint has its name here once all of its bytes are there; whatever happens, no process of the training is left
-on a host; what is raised names the host and the device that ended first, where one is known.
+Invariants: a checkpoint has its name here once the parts of all hosts are there; whatever happens, no process of the training
+is left on a host; what is raised names the host and the device that ended first, where one is known.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, ERROR_BYTES, PARTS_LINK, STRIDE, readable
@@ -25,6 +26,9 @@ from dnnc.engines.hosts.answers import MOST_ANSWER, Answers
 from dnnc.engines.hosts.faults import HostGone, HostSilent, NotConnected, PartDamaged
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.transport.edges import Receiver, Sender, config_text
+from dnnc.engines.torch.checkpoint.saving import owned, remove_unfinished
+from dnnc.engines.torch.checkpoint.stored import file_of, publish
+from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.faults import HostLost, RankLost
 from dnnc.engines.torch.launch.host import CHECKPOINTS, ERRORS, FILES_LINK
@@ -34,13 +38,13 @@ from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 from ir.system.digests import digest_file
-from ir.system.scratch import whole_file
+from ir.system.scratch import PARTIAL, locked_folder, whole_file
 
-_CHECKPOINT, _TRACE = re.compile(r"step[0-9]+\.safetensors"), re.compile(r"trace\.json")
+_CHECKPOINT, _TRACE = re.compile(r"(step[0-9]+)/(rank[0-9]+\.safetensors)"), re.compile(r"trace\.json")
 _MOST_BYTES = 1 << 62
 _STALLED = 15.0
-"""Seconds that a host has to say why it ends, or that a rank of it stands still, after another host has lost it; and that the
-host of rank 0 has to send its checkpoints after another one has failed."""
+"""Seconds that a host has to say why it ends, or that a rank of it stands still, after another host has lost it; and that
+the others have to send parts of checkpoints after one has failed."""
 _LOST = (HostLost.code, RankLost.code)
 _KINDS = {one.__name__: one for one in (UsageError, InvalidInput, StageStopped, Interrupted, RuntimeFailure)}
 
@@ -91,6 +95,9 @@ class HostsOfTraining:
         self._there: list[_There] = []
         self._descriptors: list[int] = []
         self._threads: list[threading.Thread] = []
+        self._unfinished: dict[str, Path] = {}
+        self._names: list[str] = []
+        self._stack = ExitStack()
         self.sent_bytes = 0
 
     def train(self, options: TrainOptions, told: Callable[[Progressed], None] = lambda progressed: None) -> float:
@@ -121,6 +128,7 @@ class HostsOfTraining:
             for there in self._there:
                 there.parts.close()
                 there.files.close()
+            self._stack.close()
             self._relay, self._there, self._threads = None, [], []
 
     def _start(self, options: TrainOptions) -> None:
@@ -131,6 +139,7 @@ class HostsOfTraining:
         for name, own in ranks.items():
             self._there.append(self._launch(relay, name, own))
         files, samples = TrainingFiles(self.build.files, options.resume), sample_files(options.data)
+        self._names, self._unfinished = [file_of(rank) for rank in owned(files.step)], {}
         for there in self._there:
             needed = host_files(files, there.ranks, samples)
             self._command(there, self._order(options, needed.to_json()))
@@ -237,7 +246,8 @@ class HostsOfTraining:
 
     def _follow(self, options: TrainOptions, told: Callable[[Progressed], None]) -> None:
         """Hears the hosts until all have done their part. Raises why training ended: the first reason that a host has itself,
-        once that of rank 0 has sent the checkpoints it had written; that one has lost another, when no host tells more."""
+        once the others have sent the parts of checkpoints they had written; that one has lost another, when no host tells
+        more."""
         deadline: float | None = None
         first: DnncError | None = None
         while running := [there for there in self._there if not there.over]:
@@ -255,7 +265,7 @@ class HostsOfTraining:
                     first, deadline = there.failed, time.monotonic() + _STALLED
                 if there.lost and deadline is None:
                     deadline = time.monotonic() + _STALLED
-            if first is not None and (options.checkpoint is None or self._there[0].over):
+            if first is not None and options.checkpoint is None:
                 raise first
         if first is not None:
             raise first
@@ -290,11 +300,13 @@ class HostsOfTraining:
             raise there.said.refuse("an answer", sorted(answer), "a step, a file or an end")
 
     def _take(self, there: _There, answer: Mapping[str, Any], options: TrainOptions) -> None:
-        """Writes a file that rank 0 wrote. Raises EOFError when its host has gone, InvalidInput where the disk refuses."""
+        """Writes a file that a rank wrote, and makes a checkpoint once the files of all ranks are there. Raises EOFError when
+        its host has gone, InvalidInput where the disk refuses."""
         said, name = there.said, there.said.text(answer["file"], "file")
         folder = options.checkpoint if answer.get("folder") == CHECKPOINTS else options.out
-        if folder is None or not (_CHECKPOINT if answer.get("folder") == CHECKPOINTS else _TRACE).fullmatch(name):
-            raise said.refuse("file", name, "the name of a checkpoint or of the timeline")
+        matched = (_CHECKPOINT if answer.get("folder") == CHECKPOINTS else _TRACE).fullmatch(name)
+        if folder is None or matched is None or (matched.groups() and matched[2] not in self._names):
+            raise said.refuse("file", name, "the name of a part of a checkpoint or of the timeline")
         try:
             part = Part.from_json(said.items(answer.get("part"), "part", 3))
         except (TypeError, ValueError):
@@ -302,7 +314,8 @@ class HostsOfTraining:
         if not part.whole or type(part.size) is not int or not 0 <= part.size <= _MOST_BYTES:
             raise said.refuse("part", answer.get("part"), "a whole file")
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / name
+        unfinished = self._folder_of(folder, matched[1]) if matched.groups() else None
+        path = folder / name if unfinished is None else unfinished / matched[2]
         with whole_file(path) as file:
             stated = b""
             try:
@@ -318,6 +331,19 @@ class HostsOfTraining:
             file.seek(0)
             if digest_file(file) != f"sha256:{stated.hex()}":
                 raise InvalidInput(PartDamaged(part.key), where=str(path))
+        if unfinished is not None and all((unfinished / one).exists() for one in self._names):
+            publish(unfinished, self._names, folder / matched[1])
+            del self._unfinished[matched[1]]
+
+    def _folder_of(self, folder: Path, name: str) -> Path:
+        """Where parts of a checkpoint are until all are there. Raises InvalidInput where there can be none."""
+        if name not in self._unfinished:
+            remove_unfinished(folder)
+            try:
+                self._unfinished[name] = self._stack.enter_context(locked_folder(folder, f".{name}.", PARTIAL))
+            except OSError as error:
+                raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(folder / name)) from error
+        return self._unfinished[name]
 
 
 def _progressed(said: Answers, found: Any) -> Progressed:

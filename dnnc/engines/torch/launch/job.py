@@ -24,11 +24,13 @@ from datetime import timedelta
 from typing import Any
 
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, read_memory, write_memory
-from ir.system.scratch import remove_dead_scratch
+from ir.system.scratch import PARTIAL, remove_dead_scratch
 
 LOOPBACK = "127.0.0.1"
 BACKEND = "dnnc"
 """The name under which torch.distributed knows ``Job._gloo``."""
+UNFINISHED = (f".step*{PARTIAL}", f".best.*{PARTIAL}")
+"""The names of checkpoints that are not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +138,4 @@ def _once_all_started(store: Any, world: int, limit: timedelta) -> Any:
     return dist.PrefixStore("dnnc", store)  # type: ignore[attr-defined]
 
 
-__all__ = ["Job", "by_hand", "join_by_hand"]
+__all__ = ["UNFINISHED", "Job", "by_hand", "join_by_hand"]

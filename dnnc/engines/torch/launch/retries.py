@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +21,7 @@ from ir.system.digests import Stamp
 
 _PAUSE = 0.5
 """Seconds between two tries to start."""
-_NAME = re.compile(r"step([0-9]+)\.safetensors")
+_NAME = re.compile(r"step([0-9]+)")
 
 
 class Launch(Protocol):
@@ -88,7 +89,7 @@ def train_with_retries(
     if retries and (options.checkpoint is None or options.nodes > 1):
         raise UsageError(RetriesNeedCheckpoints(), where="--retries")
     end = options.steps + (options.resume.position.step if options.resume is not None else 0)
-    before, heard, began = _checkpoints(options.checkpoint), 0, time.perf_counter()
+    before, heard, began = _checkpoints(options.checkpoint) if retries else {}, 0, time.perf_counter()
 
     def once(done: Progressed) -> None:
         nonlocal heard
@@ -120,11 +121,13 @@ def train_with_retries(
 
 
 def _checkpoints(folder: Path | None) -> dict[int, tuple[Path, Stamp]]:
-    """The checkpoints in a folder by their steps, with what tells a file from another of its name."""
+    """The checkpoints in a folder by their steps, with what tells one from another of its name."""
+    from dnnc.engines.torch.checkpoint import INDEX
+
     found: dict[int, tuple[Path, Stamp]] = {}
     for path in folder.iterdir() if folder is not None and folder.is_dir() else ():
         if name := _NAME.fullmatch(path.name):
-            with path.open("rb") as file:
+            with suppress(OSError), (path / INDEX).open("rb") as file:
                 found[int(name[1])] = path, Stamp.of(file.fileno())
     return found
 

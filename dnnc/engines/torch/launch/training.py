@@ -45,7 +45,7 @@ from dnnc.engines.torch.launch.faults import (
     OtherNumberOfHosts,
     RanksUneven,
 )
-from dnnc.engines.torch.launch.job import Job
+from dnnc.engines.torch.launch.job import UNFINISHED, Job
 from dnnc.engines.torch.launch.meeting import Meeting, meet_hosts, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
@@ -55,7 +55,7 @@ from ir.core.types import TensorType, without_layout
 from ir.ops.optimizers import EMA_STATE, STATE, state_types
 from ir.ops.rates import TABLE
 from ir.ops.recipe import Recipe
-from ir.system.scratch import scratch_folder
+from ir.system.scratch import remove_dead, scratch_folder
 from passes.graph.graph import listing
 
 if TYPE_CHECKING:
@@ -274,9 +274,10 @@ def train(
         _jobs(build, options, numbers, warned, met) as (jobs, passed),
         scratch_folder() as folder,
         files.handed() as (memory, inherited),
+        _tidied(options.checkpoint),
         started(
             jobs,
-            [named, "--handed", str(memory), *options.arguments()],
+            [named, "--handed", str(memory), *options.arguments(), *["--apart"] * (met is not None)],
             [*passed, *inherited],
             options.threads or 1,
             folder,
@@ -303,6 +304,16 @@ def train(
         raise ended.reason(options.timeout)
     confirm()
     return time.perf_counter() - began
+
+
+@contextmanager
+def _tidied(folder: Path | None) -> Iterator[None]:
+    """Removes, in the end, what ranks that were killed left of checkpoints in this folder."""
+    try:
+        yield
+    finally:
+        if folder is not None:
+            remove_dead(path for pattern in UNFINISHED for path in folder.glob(pattern))
 
 
 @contextmanager

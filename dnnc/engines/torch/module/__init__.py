@@ -48,10 +48,9 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
 
     where, opened = str(checkpoint), Checkpoint.open(Path(checkpoint))
     opened.verify()
-    stored = opened.tensors()
-    opened.confirm()
+    stored = {name: name for name in opened.names}
     if ema:
-        averages = {name.removesuffix(_EMA): value for name, value in stored.items() if name.endswith(_EMA)}
+        averages = {name.removesuffix(_EMA): name for name in opened.names if name.endswith(_EMA)}
         if not averages:
             raise InvalidInput(NoAverages(), where=where)
         stored |= averages
@@ -61,20 +60,21 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
         if source not in wanted and not (weight in wanted and state in _STATES):
             raise InvalidInput(WeightUnknown(source, _OTHER), where=where)
     tied = _aliases(wanted)
-    found: dict[str, torch.Tensor] = {}
+    found: dict[str, str] = {}
     for name, value in wanted.items():
         source = next((alias for alias in tied[value.data_ptr(), value.shape] if alias in stored), "")
         if not source:
             continue
-        if stored[source].shape != value.shape:
-            shapes = str(tuple(stored[source].shape)), str(tuple(value.shape))
+        if opened.shape(stored[source]) != tuple(value.shape):
+            shapes = str(opened.shape(stored[source])), str(tuple(value.shape))
             raise InvalidInput(WeightShape(source, *shapes, _OTHER), where=where)
         found[name] = stored[source]
     if not found:
         raise InvalidInput(NoWeight(_OTHER), where=where)
     with torch.no_grad():
-        for name, value in found.items():
-            wanted[name].copy_(value)
+        for name, source in found.items():
+            wanted[name].copy_(opened.tensor(source))
+    opened.confirm()
     return tuple(name for name, value in wanted.items() if name not in found and not is_fixed(name, value))
 
 

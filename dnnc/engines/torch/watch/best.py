@@ -17,7 +17,7 @@ from ir.system.files import read_input_text
 from ir.system.scratch import whole_file
 
 EVALUATIONS = "evaluations.json"
-BEST = "best.safetensors"
+BEST = "best"
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 from dnnc.build.snapshot import MANIFEST, TORCH
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
-from dnnc.build.training import Step, file_name
+from dnnc.build.training import Step, file_name, tensor_type
 from dnnc.build.transaction import whole_directory
 from dnnc.engines.onnxruntime.faults import WeightWithoutData
 from dnnc.engines.onnxruntime.write.build import (
@@ -28,7 +28,8 @@ from dnnc.engines.onnxruntime.write.build import (
     write_plan_files,
     write_report,
 )
-from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
+from dnnc.engines.torch.checkpoint import INITIAL, Part, Position, from_array, write_tensors
+from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.write.stage_file import program_source, title_of
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.weights import WeightFiles, WeightSource, files_of, read_resource
@@ -78,20 +79,26 @@ def write_training_build(
 
 def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
     """Writes all resources that a program reads, or that the unsplit model reads, with which ``dnnc train --check`` compares.
-    A splat, such as initial optimizer state, is left out: plan.ir has its value."""
+    A splat, such as initial optimizer state, is left out: plan.ir has its value. One weight is in memory at a time."""
     import numpy as np
+    import torch
 
     used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
     used.update(name for op in step.module.entry.ops for name in all_reads(op))
-    tensors = {}
+    parts = {}
     for name, resource in step.resources.items():
         if name not in used or isinstance(resource.data, Splat):
             continue
         if isinstance(resource.data, Declared):
             raise InvalidInput(WeightWithoutData(), where=name)
-        array = np.array(read_resource(resource, files), order="C")  # np.ascontiguousarray would give scalars a dimension
-        tensors[name[1:]] = from_array(array)
-    write_checkpoint(path, tensors, Position())
+        type_ = tensor_type(resource.type)
+        parts[name[1:]] = Part.whole(torch_dtype(type_.dtype), (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]
+
+    def read(name: str) -> torch.Tensor:
+        array = read_resource(step.resources[f"@{name}"], files)
+        return from_array(np.array(array, order="C"))  # np.ascontiguousarray would give scalars a dimension
+
+    write_tensors(path, parts, read, Position())
 
 
 __all__ = ["write_training_build"]

@@ -12,10 +12,10 @@ import pytest
 from onnx import numpy_helper
 
 from dnnc.cli import main
-from tests.dnnc.engines.torch.training_builds import compiled
+from tests.dnnc.engines.torch.training_builds import compiled, weights
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 BATCH, CHANNELS, MICROBATCHES, STEPS, MOMENTUM = 6, 3, 4, 3, 0.9
 
@@ -57,5 +57,5 @@ def test_a_checkpoint_has_the_averages_of_all_microbatches(
         for number, mean in enumerate(step):
             each[number % replicas] = decay * each[number % replicas] + (1 - decay) * mean
         average = np.mean(each, axis=0)
-    held = safetensors.load_file(tmp_path / f"step{STEPS}.safetensors")["running_mean"].numpy()
+    held = weights(tmp_path / f"step{STEPS}")["running_mean"].numpy()
     assert np.allclose(held, average, rtol=1e-5, atol=1e-6)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.cli import main
-from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
+from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled, weights
 from tests.dnnc.sealing import refresh
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -113,9 +113,7 @@ def built(folder: Path, model: str, microbatches: int, *options: str, topology: 
 def trained(build: str, data: str, steps: int, out: Path) -> tuple[dict[str, Any], list[float]]:
     """The weights after so many steps, and the losses."""
     assert main(["train", build, "--data", data, "--steps", str(steps), "--checkpoint", str(out), "-q"]) == 0
-    return safetensors.load_file(out / f"step{steps}.safetensors"), [
-        step["loss"] for step in json.loads((out / "losses.json").read_text())
-    ]
+    return weights(out / f"step{steps}"), [step["loss"] for step in json.loads((out / "losses.json").read_text())]
 
 
 @pytest.mark.slow

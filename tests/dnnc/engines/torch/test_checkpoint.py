@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import resource
-import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +18,14 @@ import pytest
 from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import DnncError, ExitCode, InvalidInput
 from ir.system.digests import OpenFile, digest_file
-from ir.system.signals import Terminated
+from tests.dnnc.engines.torch.training_builds import write_checkpoint
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from dnnc.engines.torch import checkpoint  # noqa: E402
-from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, from_array, write_checkpoint  # noqa: E402
+from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, from_array, write_tensors  # noqa: E402
 
 TENSORS = {
     "fc.weight": torch.arange(12, dtype=torch.float32).reshape(4, 3),
@@ -116,9 +114,6 @@ def damaged(path: Path, how: str) -> Path:
             path.write_text("step 7\n")
         case "missing":
             path.unlink()
-        case "a folder":
-            path.unlink()
-            path.mkdir()
     return path
 
 
@@ -130,7 +125,6 @@ UNREADABLE = "error[E0728]: it cannot be read as safetensors: "
     [
         *((how, UNREADABLE) for how in ("truncated", "in its header", "empty", "text")),
         ("missing", "error[E2001]: no such file; expected a checkpoint"),
-        ("a folder", "error[E2004]: found a folder, expected a checkpoint"),
     ],
 )
 def test_files_that_are_no_checkpoints(how: str, told: str, path: Path) -> None:
@@ -215,7 +209,7 @@ def test_a_part_of_a_checkpoint_that_loses_its_name_is_not_changed(path: Path) -
     with path.open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(bytes(4))
-    opened = Checkpoint.of(OpenFile(path.open("rb"), digest_file(path.open("rb"))), str(path))
+    opened = Checkpoint.of({"": OpenFile(path.open("rb"), digest_file(path.open("rb")))}, str(path))
     path.unlink()
     opened.confirm()
 
@@ -284,30 +278,15 @@ def test_a_folder_that_is_a_file(path: Path) -> None:
     assert str(caught.value).startswith(f"{path}/step8.safetensors: error[E0726]: it cannot be written: ")
 
 
-def test_a_request_to_end_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save(tensors: Any, name: str, header: Any) -> None:
-        Path(name).write_bytes(b"half of it")
-        os.kill(os.getpid(), signal.SIGTERM)
+def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    before: list[weakref.ref[Any]] = []
 
-    monkeypatch.setattr(checkpoint, "save_file", save)
-    with pytest.raises(Terminated):
-        write_checkpoint(path, TENSORS, Position(8))
-    assert Checkpoint.open(path).position == Position(7, 3)
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    def read(name: str) -> Any:
+        assert all(tensor() is None for tensor in before)
+        tensor = torch.full((1000,), float(len(before)))
+        before.append(weakref.ref(tensor))
+        return tensor
 
-
-def test_what_a_killed_writer_left_goes_with_the_next_write(path: Path) -> None:
-    """What a living one holds locked stays, and what is no checkpoint."""
-    left, held, other = (path.with_name(f".{name}.partial") for name in ("step5.safetensors.1f", "step6.safetensors.2f", "x"))
-    left.mkdir()
-    (left / ".tmp5").write_bytes(b"half of it")
-    held.mkdir()
-    other.write_bytes(b"of another")
-    lock = os.open(held, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        write_checkpoint(path.with_name("step8.safetensors"), TENSORS, Position(8))
-    finally:
-        os.close(lock)
-    kept = sorted(entry.name for entry in path.parent.iterdir())
-    assert kept == sorted([held.name, other.name, "step7.safetensors", "step8.safetensors"])
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {f"w{number}": Part.whole(torch.float32, (1000,)) for number in range(5)}, read, Position())
+    assert [float(Checkpoint.open(path).tensor(f"w{number}")[999]) for number in range(5)] == [0, 1, 2, 3, 4]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
-from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
+from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled, weights
 from tests.passes.training.dropping import dropping, noisy
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 pytestmark = pytest.mark.slow  # each plan is trained by real processes
 
@@ -82,9 +82,9 @@ def test_losses_and_weights_depend_on_the_seed_and_not_on_the_plan(
     seeded = [*data, "--seed", "5"]
     assert main(["train", str(build), "--steps", "4", *seeded, "--checkpoint", str(whole)]) == 0
     assert main(["train", str(build), "--steps", "2", *seeded, "--checkpoint", str(part)]) == 0
-    resumed = ["--resume", str(part / "step2.safetensors"), "--checkpoint", str(part)]  # which knows the seed
+    resumed = ["--resume", str(part / "step2"), "--checkpoint", str(part)]  # which knows the seed
     assert main(["train", str(build), "--steps", "2", *data, *resumed]) == 0
-    left, right = (safetensors.load_file(folder / "step4.safetensors") for folder in (whole, part))
+    left, right = (weights(folder / "step4") for folder in (whole, part))
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert (whole / "losses.json").read_bytes() == (part / "losses.json").read_bytes()

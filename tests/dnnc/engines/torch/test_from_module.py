@@ -412,7 +412,7 @@ def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     data = ["--data", f"batches_{optimizer}:all"]
     assert main(["train", str(tmp_path / "build"), "--steps", "3", *data, "--checkpoint", str(out)]) == 0
-    dnnc.into_torch(module, out / "step3.safetensors")
+    dnnc.into_torch(module, out / "step3")
     learned = [value for value in twin.parameters() if value.requires_grad]
     made: Any = torch.optim.SGD(learned, rate) if not STATE[optimizer] else torch.optim.AdamW(learned, rate)
     for step in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,12 @@ import pytest
 
 from dnnc.cli import main
 from ir.core.diagnostics import InvalidInput
-from tests.dnnc.engines.torch.training_builds import compiled
+from tests.dnnc.engines.torch.training_builds import compiled, weights, write_checkpoint
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
-from dnnc.engines.torch.checkpoint import Checkpoint, Position, write_checkpoint  # noqa: E402
+from dnnc.engines.torch.checkpoint import Checkpoint, Position  # noqa: E402
 
 SOURCE = """
 import numpy as np
@@ -71,7 +72,7 @@ def test_a_checkpoint_without_a_digest_is_read(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_checkpoints_that_are_not_what_they_seem(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", str(build), "--steps", "1", "--seed", "3", "--checkpoint", str(tmp_path), "-q"]) == 0
-    good, other = tmp_path / "step1.safetensors", tmp_path / "other.safetensors"
+    good, other = tmp_path / "step1", tmp_path / "other.safetensors"
 
     def resumed(path: Path, *options: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -81,14 +82,16 @@ def test_checkpoints_that_are_not_what_they_seem(build: Path, tmp_path: Path, ca
     assert resumed(good, "--seed", "3")[0] == 0
     code, told = resumed(good, "--seed", "4")
     assert (code, "goes on with the data of seed 3" in told) == (2, True)
-    whole = good.read_bytes()
-    other.write_bytes(whole[:-9] + bytes([whole[-9] ^ 64]) + whole[-8:])
-    assert resumed(other) == (
+    shutil.copytree(good, tmp_path / "damaged")
+    damaged = tmp_path / "damaged/rank0.safetensors"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-9] + bytes([whole[-9] ^ 64]) + whole[-8:])
+    assert resumed(damaged.parent) == (
         3,
-        f"{other}: error[E0730]: it is damaged: its SHA-256 is not that of what was written\n"
+        f"{damaged}: error[E0730]: it is damaged: its SHA-256 is not that of what was written\n"
         "  hint: go on from another checkpoint\n",
     )
-    tensors = safetensors.load_file(good)
+    tensors = weights(good)
     safetensors.save_file(tensors, other, {"step": "1", "seed": "3"})
     code, told = resumed(other)
     assert (code, f"{other}: warning[W0736]: it has no digest" in told) == (0, True)
@@ -124,8 +127,8 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
     told = capsys.readouterr().err
     assert "a smaller --learning-rate" in told
     assert "error[E0741]: the loss is " in told or "error[E0742]: weight '" in told
-    for path in (tmp_path / "kept").glob("*.safetensors"):
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in safetensors.load_file(path).values())
+    for path in (tmp_path / "kept").glob("step*"):
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(path).values())
 
 
 @pytest.mark.slow
@@ -156,7 +159,7 @@ def test_an_interrupt_leaves_a_checkpoint_of_the_last_step(build: Path, tmp_path
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    (path,) = (tmp_path / "kept").glob("step*.safetensors")
+    (path,) = (tmp_path / "kept").glob("step*")
     opened = Checkpoint.open(path)
     opened.verify()
     assert f"step {opened.position.step} " in said

@@ -12,13 +12,14 @@ import onnxruntime
 import pytest
 
 from ir.core.diagnostics import InvalidInput
+from tests.dnnc.engines.torch.training_builds import write_checkpoint
 
 torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 import dnnc  # noqa: E402
-from dnnc.engines.torch.checkpoint import Position, write_checkpoint  # noqa: E402
+from dnnc.engines.torch.checkpoint import Position  # noqa: E402
 
 pytestmark = pytest.mark.slow  # torch.export takes seconds
 

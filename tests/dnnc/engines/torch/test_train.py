@@ -17,7 +17,7 @@ from dnnc.cli import main
 from dnnc.report import seconds_text
 from dnnc.study.runs import read_rows, read_stated
 from tests.dnnc.engines.onnxruntime.processes import children, gone, nothing_left
-from tests.dnnc.engines.torch.training_builds import MODEL, TWO_STAGES, compiled, write_source
+from tests.dnnc.engines.torch.training_builds import MODEL, TWO_STAGES, compiled, weights, write_source
 from tests.dnnc.sealing import refresh
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -34,11 +34,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module ``misbehaving`` can be imported, by ranks too."""
     monkeypatch.setenv("PYTHONPATH", str(write_source(tmp_path)))
-
-
-def weights(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = safetensors.load_file(path)
-    return found
 
 
 def same(one: Path, other: Path) -> bool:
@@ -153,8 +148,10 @@ def test_a_rank_that_fails_ends_all(
     assert told in capsys.readouterr().err
     assert children(os.getpid()) == []
     if source_name != "missing":
-        names = ["losses.json", "step1.safetensors", "step2.safetensors"]
-        assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == names
+        names = {path.name for path in (tmp_path / "kept").iterdir()}
+        abrupt = source_name in ("dies", "leaves", "leaves_quietly")  # in the middle of writing that of step 2, perhaps
+        assert names - {"step2"} == {"losses.json", "step1"}
+        assert abrupt or "step2" in names
         assert [entry["step"] for entry in json.loads((tmp_path / "kept/losses.json").read_text())] == [1, 2]
 
 
@@ -190,9 +187,10 @@ def test_resumed_after_a_kill_the_weights_are_those_without(build: Path, tmp_pat
     killed = ["--data", "misbehaving:dies", "--seed", "3"]
     assert main(["train", str(build), "--steps", "6", *killed, "--checkpoint", str(part), "--every", "1", "-q"]) == 3
     last = max(part.glob("step*"))
-    assert last.name == "step2.safetensors"
-    assert main(["train", str(build), "--steps", "4", *data, "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
-    assert same(whole / "step6.safetensors", part / "step6.safetensors")
+    assert last.name in ("step1", "step2")  # the last step may not be written yet
+    rest = str(6 - int(last.name.removeprefix("step")))
+    assert main(["train", str(build), "--steps", rest, *data, "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
+    assert same(whole / "step6", part / "step6")
     assert (whole / "losses.json").read_bytes() == (part / "losses.json").read_bytes()
 
 
@@ -218,9 +216,9 @@ def test_resumed_on_another_plan(build: Path, tmp_path: Path) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "-q"]) == 0
     assert main(["train", str(one), "--steps", "2", "--checkpoint", str(part), "-q"]) == 0
-    last = part / "step2.safetensors"
+    last = part / "step2"
     assert main(["train", str(build), "--steps", "2", "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
-    left, right = weights(whole / "step4.safetensors"), weights(part / "step4.safetensors")
+    left, right = weights(whole / "step4"), weights(part / "step4")
     assert left.keys() == right.keys()
     assert all(torch.allclose(left[name], right[name], rtol=1e-4, atol=1e-6) for name in left)
 
@@ -230,7 +228,7 @@ def test_resumed_with_another_optimizer(build: Path, tmp_path: Path, capsys: pyt
     """State that the checkpoint lacks begins at zero, which is told; with its own optimizer nothing is."""
     momentum = compiled(tmp_path / "momentum", *TWO_STAGES, "--optimizer", "momentum")
     assert main(["train", str(momentum), "--steps", "1", "--checkpoint", str(tmp_path), "-q"]) == 0
-    last = tmp_path / "step1.safetensors"
+    last = tmp_path / "step1"
     capsys.readouterr()
     assert main(["train", str(momentum), "--resume", str(last)]) == 0
     assert "warning" not in capsys.readouterr().err
@@ -253,7 +251,7 @@ def test_torchrun_by_hand_is_the_same(build: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert "step 2  loss " in done.stdout
-    assert same(tmp_path / "a/step2.safetensors", tmp_path / "b/step2.safetensors")
+    assert same(tmp_path / "a/step2", tmp_path / "b/step2")
 
 
 @pytest.mark.slow

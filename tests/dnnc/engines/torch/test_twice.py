@@ -64,7 +64,7 @@ def test_both_calls_move_the_averages(plan: str, exported: tuple[dict[str, Any],
     np.savez(tmp_path / "data.npz", x=samples, target=targets)
     asked = ["train", str(build), "--steps", str(STEPS), "--data", str(tmp_path / "data.npz")]
     assert main([*asked, "--checkpoint", str(tmp_path), "-q"]) == 0
-    dnnc.into_torch(module, tmp_path / f"step{STEPS}.safetensors")
+    dnnc.into_torch(module, tmp_path / f"step{STEPS}")
     optimizer = torch.optim.SGD(twin.parameters(), RATE)
     order = np.random.Generator(np.random.Philox(key=[0, 0])).permutation(len(samples))
     for step in order.reshape(STEPS, MICROBATCHES, BATCH):

@@ -70,7 +70,7 @@ def test_an_evaluation_is_what_pytorch_computes(build: Path, tmp_path: Path, cap
     assert [one["step"] for one in told] == [2, 4, 5]
     x, labels = torch.from_numpy(whole["x"]), torch.from_numpy(whole["labels"])
     for one in told:
-        tensors = Checkpoint.open(tmp_path / "c" / f"step{one['step']}.safetensors").tensors()
+        tensors = Checkpoint.open(tmp_path / "c" / f"step{one['step']}").tensors()
         hidden = torch.relu(nn.functional.linear(x, tensors["fc1.weight"], tensors["fc1.bias"]))
         y = nn.functional.linear(hidden, tensors["fc2.weight"], tensors["fc2.bias"])
         loss = nn.functional.cross_entropy(y, labels).item()
@@ -102,15 +102,14 @@ def test_an_early_stop_keeps_the_best_weights(build: Path, tmp_path: Path, capsy
     assert best == len(losses) - 3
     assert f"training stopped after {last} steps: 2 evaluations without a better loss" in shown.err
     assert f"evaluation after step {evaluations[best]['step']}  loss " in shown.out
-    kept = Checkpoint.open(tmp_path / "c" / "best.safetensors")
+    kept = Checkpoint.open(tmp_path / "c" / "best")
     assert kept.position.step == evaluations[best]["step"]
-    at_best = Checkpoint.open(tmp_path / "c" / f"step{evaluations[best]['step']}.safetensors")
+    at_best = Checkpoint.open(tmp_path / "c" / f"step{evaluations[best]['step']}")
     assert kept.contents() == at_best.contents()
     _compare_logs(tmp_path, evaluations, last)
-    before = {
-        path.name: path.read_bytes() for path in (tmp_path / "c" / "best.safetensors", tmp_path / "c" / "evaluations.json")
-    }
-    resume = ["--resume", str(tmp_path / "c" / f"step{last - 6}.safetensors")]
+    names = ("best/index.json", "best/rank0.safetensors", "evaluations.json")
+    before = {name: (tmp_path / "c" / name).read_bytes() for name in names}
+    resume = ["--resume", str(tmp_path / "c" / f"step{last - 6}")]
     assert run(tmp_path, build, *options, *logs, *resume) == 0
     assert {name: (tmp_path / "c" / name).read_bytes() for name in before} == before
     _compare_logs(tmp_path, evaluations, last)
@@ -153,7 +152,7 @@ def test_an_evaluation_infers(tmp_path: Path) -> None:
         data, steps=4, eval_data=loader, eval_every=2, checkpoint=tmp_path / "c", every=2, log=tmp_path / "l.csv"
     )
     for one in trained.evaluations:
-        dnnc.into_torch(module, tmp_path / "c" / f"step{int(one['step'])}.safetensors")
+        dnnc.into_torch(module, tmp_path / "c" / f"step{int(one['step'])}")
         loss = nn.functional.mse_loss(module.eval()(x[:21]), target[:21]).item()
         assert one["loss"] == pytest.approx(loss, rel=1e-5)
     assert [one["step"] for one in trained.evaluations] == [2, 4]

@@ -13,12 +13,13 @@ from ir import parse_module
 from ir.core.diagnostics import InvalidInput
 from passes.framework.base import PassContext
 from passes.programs.localize import LocalizePass
+from tests.dnnc.engines.torch.training_builds import write_checkpoint
 from tests.golden import ROOT
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
-from dnnc.engines.torch.checkpoint import INITIAL, Checkpoint, Position, write_checkpoint  # noqa: E402
+from dnnc.engines.torch.checkpoint import INITIAL, Checkpoint, Position  # noqa: E402
 from dnnc.engines.torch.rank import load_weights  # noqa: E402
 
 ROWS = torch.arange(32.0).reshape(8, 4)

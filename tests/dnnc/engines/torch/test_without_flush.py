@@ -13,10 +13,10 @@ from dnnc.build.training import Step
 from dnnc.cli import main
 from dnnc.report import plan_headline
 from ir.core.module import Plan
-from tests.dnnc.engines.torch.training_builds import MODEL, compiled
+from tests.dnnc.engines.torch.training_builds import MODEL, compiled, weights
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 from dnnc.engines.torch.exchange import Network  # noqa: E402
 from dnnc.engines.torch.files import TrainingFiles, read_step  # noqa: E402
@@ -144,9 +144,9 @@ def test_a_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(build: Pa
     whole, part = tmp_path / "whole", tmp_path / "part"
     assert main(["train", str(build), "--steps", "5", "--every", "2", "--checkpoint", str(whole), "-q"]) == 0
     assert main(["train", str(build), "--steps", "2", "--checkpoint", str(part), "-q"]) == 0
-    resumed = ["--resume", str(part / "step2.safetensors"), "--every", "2"]
+    resumed = ["--resume", str(part / "step2"), "--every", "2"]
     assert main(["train", str(build), "--steps", "3", *resumed, "--checkpoint", str(part), "-q"]) == 0
-    one, other = (safetensors.load_file(folder / "step5.safetensors") for folder in (whole, part))
+    one, other = (weights(folder / "step5") for folder in (whole, part))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     losses = json.loads((whole / "losses.json").read_text())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dnnc.cli import main
 
@@ -95,6 +97,21 @@ def two_hosts(folder: Path, devices: str) -> str:
     path = folder / "hosts.toml"
     path.write_text(TWO_HOSTS.replace("DEVICES", each).replace("LINKS", links))
     return str(path)
+
+
+def weights(path: Path) -> dict[str, Any]:
+    """All tensors of a checkpoint."""
+    from dnnc.engines.torch.checkpoint import Checkpoint
+
+    return Checkpoint.open(path).tensors()
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Any], position: Any) -> None:
+    """Write a checkpoint of one file."""
+    from dnnc.engines.torch.checkpoint import Part, write_tensors
+
+    parts = {name: Part.whole(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    write_tensors(path, parts, tensors.__getitem__, position)
 
 
 def write_source(folder: Path) -> Path:
