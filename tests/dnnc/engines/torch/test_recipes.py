@@ -12,10 +12,10 @@ import dnnc
 from dnnc.check.proof import prove
 from dnnc.cli import main
 from tests.dnnc.engines.onnxruntime.processes import nothing_left
-from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled
+from tests.dnnc.engines.torch.training_builds import TWO_STAGES, compiled, weights
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts  # noqa: E402
 
@@ -73,10 +73,10 @@ def test_averages_and_rates_go_on_from_a_checkpoint(tmp_path: Path, capsys: pyte
     other = compiled(tmp_path / "other", *PLANS["parts"], *RECIPES["adamw"])
     train = ("--checkpoint", str(tmp_path), "-q")
     assert main(["train", str(one), "--steps", "4", *train]) == 0
-    whole = safetensors.load_file(tmp_path / "step4.safetensors")
+    whole = weights(tmp_path / "step4")
     assert main(["train", str(one), "--steps", "2", *train]) == 0
-    assert main(["train", str(other), "--steps", "2", "--resume", str(tmp_path / "step2.safetensors"), *train]) == 0
-    again = safetensors.load_file(tmp_path / "step4.safetensors")
+    assert main(["train", str(other), "--steps", "2", "--resume", str(tmp_path / "step2"), *train]) == 0
+    again = weights(tmp_path / "step4")
     assert whole.keys() == again.keys()
     assert "fc1.weight.ema" in whole
     for name, value in whole.items():
@@ -85,7 +85,7 @@ def test_averages_and_rates_go_on_from_a_checkpoint(tmp_path: Path, capsys: pyte
     module = torch.nn.Module()
     for layer, shape in (("fc1", (784, 32)), ("fc2", (32, 32)), ("fc3", (32, 10))):
         module.add_module(layer, torch.nn.Linear(*shape))
-    dnnc.into_torch(module, tmp_path / "step4.safetensors", ema=True)
+    dnnc.into_torch(module, tmp_path / "step4", ema=True)
     assert torch.equal(module.fc1.weight, again["fc1.weight.ema"])
 
 
@@ -94,15 +94,15 @@ def test_averages_that_a_checkpoint_lacks_begin_as_its_weights(tmp_path: Path, c
     plain = compiled(tmp_path / "plain", *PLANS["stages"], "--optimizer", "sgd")
     averaging = compiled(tmp_path / "averaging", *PLANS["parts"], "--optimizer", "sgd", "--ema", "0.5")
     assert main(["train", str(plain), "--steps", "2", "--checkpoint", str(tmp_path), "-q"]) == 0
-    before = safetensors.load_file(tmp_path / "step2.safetensors")
-    resume = ("--resume", str(tmp_path / "step2.safetensors"))
+    before = weights(tmp_path / "step2")
+    resume = ("--resume", str(tmp_path / "step2"))
     assert main(["train", str(averaging), "--steps", "1", *resume, "--checkpoint", str(tmp_path)]) == 0
     assert "it holds no moving averages: they begin as its weights" in capsys.readouterr().err
-    after = safetensors.load_file(tmp_path / "step3.safetensors")
+    after = weights(tmp_path / "step3")
     for name, value in before.items():
         torch.testing.assert_close(after[f"{name}.ema"], (value + after[name]) / 2)
     with pytest.raises(dnnc.InvalidInput, match="holds no moving averages"):
-        dnnc.into_torch(torch.nn.Linear(1, 1), tmp_path / "step2.safetensors", ema=True)
+        dnnc.into_torch(torch.nn.Linear(1, 1), tmp_path / "step2", ema=True)
 
 
 def test_a_schedule_that_ends_before_the_training_is_doubted(tmp_path: Path) -> None:
