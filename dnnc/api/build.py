@@ -242,7 +242,7 @@ class Build:
         of batches, of a microbatch or a step each, by input name or in the order of ``inputs``. Samples are shuffled in each
         epoch, those of a loader as it says. ``last_batch``: ``"drop"`` or ``"use"`` the last batch of an epoch, which the
         samples do not fill (default: drop, or as a loader says). ``checkpoint``: a folder for weights and optimizer state
-        after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
+        after each ``every`` steps and the last; ``resume``: one of them; ``out``: a folder for losses and the measured
         timeline. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are; ``hosts`` and
         ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
         where a process or a host was lost. ``eval_data``: what the model is evaluated on after each ``eval_every`` steps (0:

@@ -48,6 +48,7 @@ _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("run", "execute.run", USE, "Run a build, one process per device."),
     ("check", "execute.check", USE, "Compare a build with the unsplit model."),
     ("train", "train.train", USE, "Train a build, one process per device."),
+    ("export", "export.export", USE, "Write a model with the weights of a checkpoint, as ONNX."),
     ("inspect", "inspect.inspect_", LOOK, "Show what a model, an IR text or a build holds."),
     ("report", "report.report", LOOK, "Show a build as a web page."),
     ("simulate", "simulate.simulate", LOOK, "Predict the timeline of a build."),

@@ -89,6 +89,10 @@ class WeightFiles:
             self._open[file] = opened
         return opened
 
+    def add(self, file: str, opened: OpenFile) -> None:
+        """From now on ``file`` is this one, wherever it lies."""
+        self._open[file] = opened
+
     def read(self, name: str, data: External) -> NDArray[np.uint8]:
         """The bytes of the resource called ``name``. Raises InvalidInput where they are not there."""
         opened = self.open(data.file, name)

@@ -42,14 +42,14 @@ Seed = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
+    typer.Option("--checkpoint", metavar="DIR", help="Write checkpoints there, folders stepN of weights and optimizer state."),
 ]
 Every = Annotated[
     int, typer.Option(min=0, max=opt.MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint, of this or another plan of the model."),
+    typer.Option("--resume", metavar="DIR", help="Go on from a checkpoint, of this or another plan of the model."),
 ]
 Out = Annotated[
     Path | None,

@@ -4,7 +4,7 @@
   module      PyTorch modules as models, and trained weights back into the module
   statements  ops as statements of Python
   write       the directory of a training build
-  checkpoint  weights and optimizer state in one file
+  checkpoint  weights and optimizer state, each rank its part
   launch      how the ranks of a training are started, meet, are followed and end
   rank        a process, from its arguments to its exit
   files       what ranks read of a build, and of a checkpoint

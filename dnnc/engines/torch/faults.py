@@ -183,6 +183,14 @@ class FolderNotShared(Fault, code="E0749"):
     hint = "--checkpoint names a folder that all hosts share; or --cluster collects what the hosts write"
 
 
+class WeightNotInModel(Fault, code="E0750"):
+    """A checkpoint that is to become a model holds a weight that the model lacks."""
+
+    message = "it holds a weight '{weight}', which the model lacks"
+    hint = _OTHER_MODEL
+    weight: str
+
+
 class CheckpointWithoutDigest(Fault, code="W0736"):
     """A checkpoint states no SHA-256, so a change of its contents goes unseen."""
 

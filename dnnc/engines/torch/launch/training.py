@@ -132,6 +132,13 @@ class TrainOptions:
         return {"node": self.node, "nodes": self.nodes, **more, **options}
 
 
+def require_torch(where: str) -> None:
+    """Raises UsageError where PyTorch is missing, or what reads checkpoints."""
+    missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(TrainingNotInstalled(tuple(missing)), where=where)
+
+
 @dataclass(frozen=True)
 class TrainingBuild:
     """A training build, whose ``files`` are those that were written. ``labels``: what to call each rank; ``predicted``: seconds
@@ -152,9 +159,7 @@ class TrainingBuild:
             require_programs(files)
         if files.engine != TORCH:
             raise InvalidInput(NotATrainingBuild(), where=str(folder))
-        missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
-        if missing:
-            raise UsageError(TrainingNotInstalled(tuple(missing)), where="dnnc train")
+        require_torch("dnnc train")
         at: dict[str, list[str]] = {}
         for stage in plan.stages:
             for device in stage.devices:
