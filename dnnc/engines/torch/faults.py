@@ -144,7 +144,7 @@ class WeightNotInPlan(Fault, code="E0735"):
     weight: str
 
 
-class IndexDamaged(Fault, code="E0745"):
+class IndexDamaged(Fault, code="E0753"):
     """The index of a checkpoint is not as 'dnnc train' writes it."""
 
     message = "it is no index of a checkpoint: {reason}"
@@ -152,7 +152,7 @@ class IndexDamaged(Fault, code="E0745"):
     reason: str
 
 
-class PartOfOtherCheckpoint(Fault, code="E0746"):
+class PartOfOtherCheckpoint(Fault, code="E0754"):
     """A file of a checkpoint is not the one that its index lists."""
 
     message = "it is not the file that {index} lists"
@@ -160,7 +160,7 @@ class PartOfOtherCheckpoint(Fault, code="E0746"):
     index: str
 
 
-class PartsDiffer(Fault, code="E0747"):
+class PartsDiffer(Fault, code="E0755"):
     """Two files of a checkpoint have parts of a weight that cannot be of one tensor."""
 
     message = "its part of weight '{weight}' is of another type or shape than that of another file"
@@ -168,7 +168,7 @@ class PartsDiffer(Fault, code="E0747"):
     weight: str
 
 
-class NotAllOfWeight(Fault, code="E0748"):
+class NotAllOfWeight(Fault, code="E0756"):
     """The files of a checkpoint have some parts of a weight, and lack others."""
 
     message = "its files do not have all of weight '{weight}'"
@@ -176,14 +176,14 @@ class NotAllOfWeight(Fault, code="E0748"):
     weight: str
 
 
-class FolderNotShared(Fault, code="E0749"):
+class FolderNotShared(Fault, code="E0757"):
     """A rank on another host does not see the folder that rank 0 made for a checkpoint, to which each writes its part."""
 
     message = "the folder for checkpoints is not that of rank 0"
     hint = "--checkpoint names a folder that all hosts share; or --cluster collects what the hosts write"
 
 
-class WeightNotInModel(Fault, code="E0750"):
+class WeightNotInModel(Fault, code="E0758"):
     """A checkpoint that is to become a model holds a weight that the model lacks."""
 
     message = "it holds a weight '{weight}', which the model lacks"

@@ -2,7 +2,8 @@
 
 - ``tensors``: one safetensors file of tensors, or of parts of tensors;
 - ``stored``: a checkpoint that is read, whatever plan it was trained by and whatever plan reads it;
-- ``saving``: the ranks of a training write one, beside its steps.
+- ``saving``: the ranks of a training write one, beside its steps;
+- ``exporting``: the model with the weights of one, as an ONNX file.
 
 A checkpoint is a folder ``stepN`` of safetensors files: ``rankR.safetensors`` has the parts that rank R writes, by weight name;
 optimizer state has names of its own (``fc.weight.exp_avg``). ``index.json`` lists these files with their digests; it is written

@@ -25,8 +25,8 @@ from dnnc.build.training import Step, tensor_type
 from dnnc.engines.torch.checkpoint.stored import file_of, publish
 from dnnc.engines.torch.checkpoint.tensors import Box, Part, Position, write_tensors
 from dnnc.engines.torch.exchange import torch_dtype
-from dnnc.engines.torch.launch.job import UNFINISHED
 from dnnc.engines.torch.faults import FileNotWritten, FolderNotShared, WeightNotFinite
+from dnnc.engines.torch.launch.job import UNFINISHED
 from ir.core.diagnostics import DnncError, InvalidInput
 from ir.ops.grads import ASSIGN
 from ir.system.scratch import PARTIAL, locked_folder, remove_dead

@@ -150,7 +150,8 @@ def write_tensors(
 
 def _bytes_of(tensor: torch.Tensor, part: Part) -> memoryview:
     """The elements of a tensor, in order."""
-    assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.sizes)
+    if (tensor.dtype, tuple(tensor.shape)) != (part.dtype, part.sizes):
+        raise ValueError(f"a tensor is {tensor.dtype}{list(tensor.shape)}, not as stated: {part}")
     return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 

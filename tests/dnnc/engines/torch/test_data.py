@@ -183,10 +183,10 @@ def test_stopped_in_the_middle_of_an_epoch(source: str, build: Path, people: Any
             if line.startswith("step 5"):
                 process.send_signal(signal.SIGKILL)
                 break
-    resumed = tmp_path / "cut" / "step4.safetensors"
+    resumed = tmp_path / "cut" / "step4"
     again = ["--steps", "4", "--resume", str(resumed), "--checkpoint", str(tmp_path / "cut")]
     assert main([*arguments, *again]) == 0
-    assert weights(tmp_path / "cut" / "step8.safetensors") == weights(tmp_path / "whole" / "step8.safetensors")
+    assert weights(tmp_path / "cut" / "step8") == weights(tmp_path / "whole" / "step8")
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_a_loader_of_a_program(build: Path, tmp_path: Path) -> None:
 
     seen = trained.train(DataLoader(Seen(), batch_size=16, shuffle=True), steps=5, seed=2, checkpoint=tmp_path / "a", every=2)
     assert sorted(used[:40]) == [*range(40)]
-    again = trained.train(loader, steps=3, resume=tmp_path / "a" / "step2.safetensors")
+    again = trained.train(loader, steps=3, resume=tmp_path / "a" / "step2")
     assert again.losses == seen.losses[2:]
     model = torch.nn.Sequential(torch.nn.Linear(784, 16), torch.nn.ReLU(), torch.nn.Linear(16, 10))
     start = Checkpoint.open(build / "weights.safetensors").tensors()

@@ -43,7 +43,7 @@ def test_trained_weights_take_the_place_of_those_of_the_model(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("tensors", "options", "told"),
     [
-        ({"fc9.weight": torch.ones(2)}, (), "E0750]: it holds a weight 'fc9.weight', which the model lacks"),
+        ({"fc9.weight": torch.ones(2)}, (), "E0758]: it holds a weight 'fc9.weight', which the model lacks"),
         ({"fc1.bias": torch.ones(2)}, (), "E0733]: its weight 'fc1.bias' is float32[2]; expected float32[16]"),
         (TRAINED, ("--ema",), "E1516]: it holds no moving averages"),
     ],

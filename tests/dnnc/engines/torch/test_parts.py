@@ -149,14 +149,14 @@ def damage(path: Path, how: str) -> Path:
     ("how", "told"),
     [
         ("no index", "E2001]: no such file; expected the index of a checkpoint"),
-        ("no JSON", "E0745]: it is no index of a checkpoint: it is no JSON"),
-        ("another format", "E0745]: it is no index of a checkpoint: its format is not 1"),
-        ("no step", "E0745]: it is no index of a checkpoint: it does not say the step and the seed"),
-        ("another folder's file", "E0745]: it is no index of a checkpoint: it does not list the files"),
+        ("no JSON", "E0753]: it is no index of a checkpoint: it is no JSON"),
+        ("another format", "E0753]: it is no index of a checkpoint: its format is not 1"),
+        ("no step", "E0753]: it is no index of a checkpoint: it does not say the step and the seed"),
+        ("another folder's file", "E0753]: it is no index of a checkpoint: it does not list the files"),
         ("no part", "E2001]: no such file; expected a part of the checkpoint"),
         ("half a part", "E0728]: it cannot be read as safetensors: "),
-        ("a part of another step", "E0746]: it is not the file that index.json lists"),
-        ("a part of another training", "E0746]: it is not the file that index.json lists"),
+        ("a part of another step", "E0754]: it is not the file that index.json lists"),
+        ("a part of another training", "E0754]: it is not the file that index.json lists"),
         ("a part changed", "E0730]: it is damaged: "),
     ],
 )
@@ -171,7 +171,7 @@ def test_what_is_damaged_or_foreign_is_refused(how: str, told: str, tmp_path: Pa
 def test_parts_that_lack_some_of_a_weight(tmp_path: Path) -> None:
     opened = Checkpoint.open(written(tmp_path, {0: ROWS[0]}))
     assert torch.equal(opened.parts({"w": Part(torch.float32, (6, 4), ((1, 3), (0, 4)))})["w"], WHOLE[1:4])
-    with pytest.raises(InvalidInput, match=r"E0748.*do not have all of weight 'w'"):
+    with pytest.raises(InvalidInput, match=r"E0756.*do not have all of weight 'w'"):
         opened.tensor("w")
 
 
@@ -183,4 +183,4 @@ def test_parts_that_are_not_of_one_tensor(tmp_path: Path) -> None:
     publish(partial, ["rank0.safetensors", "rank1.safetensors"], tmp_path / "step0")
     with pytest.raises(InvalidInput) as caught:
         Checkpoint.open(tmp_path / "step0")
-    assert str(caught.value).startswith(f"{tmp_path}/step0/rank1.safetensors: error[E0747]: its part of weight 'w'")
+    assert str(caught.value).startswith(f"{tmp_path}/step0/rank1.safetensors: error[E0755]: its part of weight 'w'")
