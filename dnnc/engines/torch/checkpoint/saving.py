@@ -76,9 +76,8 @@ def gathered(step: Step, rank: int, weights: Mapping[str, torch.Tensor]) -> dict
             if other == rank and rank:
                 dist.send(weights[name].contiguous(), 0)
             elif not rank:
-                piece = weights[name]
+                piece = torch.empty(part.sizes, dtype=part.dtype) if other else weights[name]
                 if other:
-                    piece = torch.empty(part.sizes, dtype=part.dtype)
                     dist.recv(piece, other)
                 if part.sizes == part.shape:
                     whole[name] = piece
