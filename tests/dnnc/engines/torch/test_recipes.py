@@ -116,3 +116,73 @@ def test_a_schedule_that_ends_before_the_training_is_doubted(tmp_path: Path) -> 
     assert not doubts(ending, TrainOptions(steps=3)).diagnostics
     assert not doubts(staying, TrainOptions(steps=9)).diagnostics
     assert doubts(table, TrainOptions(steps=2)).diagnostics
+
+
+PYTHON_PLANS: dict[str, dict[str, Any]] = {
+    "one device": {"stages": 1, "replicas": 1, "mesh": "none"},
+    "stages": {"stages": 2, "replicas": 1, "mesh": "none"},
+    "replicas": {"stages": 1, "replicas": 2, "mesh": "none"},
+    "mesh": {"mesh": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PYTHON_PLANS)
+def test_a_module_trains_as_in_a_loop_of_pytorch(plan: str, tmp_path: Path) -> None:
+    """Written without dnnc, with groups, a clipped norm, a schedule and averages; a tied weight counts once."""
+    nn, steps, microbatches = torch.nn, 5, 2
+    torch.manual_seed(0)
+
+    class Tied(nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(11, 64)
+            self.norm = nn.LayerNorm(64)
+            self.middle = nn.Linear(64, 64)
+            self.head = nn.Linear(64, 11, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.norm(torch.tanh(self.middle(self.words(tokens)))))
+
+    module = Tied()
+    tokens, labels = torch.randint(0, 11, (2, steps * microbatches, 4, 6))
+    dnnc.from_torch(module, (tokens[0],), tmp_path / "tied.onnx")
+    made = dnnc.plan(
+        tmp_path / "tied.onnx", machines="preset:cpu-2", objective="training", microbatches=microbatches,
+        loss="cross-entropy:linear_1", optimizer="adamw", learning_rate=0.05, weight_decay=0.1, no_decay=True, clip_norm=0.2,
+        learning_rate_schedule="linear,steps=5,warmup=2,start=0.25", ema=0.7, group="middle.*,learning-rate=0.1",
+        **PYTHON_PLANS[plan],
+    )  # fmt: skip
+    build = made.write(tmp_path / "build")
+    data = ({"tokens": one.numpy(), "labels": other.numpy()} for one, other in zip(tokens, labels, strict=True))
+    losses = build.train(data, steps=steps, checkpoint=tmp_path).losses
+
+    flat = [parameter for name, parameter in module.named_parameters() if parameter.dim() < 2 and "middle" not in name]
+    groups = [
+        {"params": [module.words.weight]},
+        {"params": flat, "weight_decay": 0.0},
+        {"params": [module.middle.weight], "lr": 0.1},
+        {"params": [module.middle.bias], "lr": 0.1, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1)
+    rates = torch.optim.lr_scheduler
+    first, rest = rates.LinearLR(optimizer, 0.25, 1.0, 2), rates.LinearLR(optimizer, 1.0, 0.0, 3)
+    scheduler = rates.SequentialLR(optimizer, [first, rest], [2])
+    averaged = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.7))
+    for step in range(steps):
+        optimizer.zero_grad()
+        mine = slice(step * microbatches, (step + 1) * microbatches)
+        loss = nn.functional.cross_entropy(module(tokens[mine].flatten(0, 1)).flatten(0, 1), labels[mine].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.2)
+        optimizer.step()
+        scheduler.step()
+        averaged.update_parameters(module)
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-5)
+    ours, ours_averaged = Tied(), Tied()
+    assert dnnc.into_torch(ours, tmp_path / f"step{steps}.safetensors") == ()
+    dnnc.into_torch(ours_averaged, tmp_path / f"step{steps}.safetensors", ema=True)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(ours_averaged.state_dict()[name], averaged.module.state_dict()[name], rtol=1e-4, atol=2e-6)
