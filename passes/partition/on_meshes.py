@@ -83,11 +83,11 @@ class MeshesSearch:
 
     ``mesh``, ``uneven``, ``shares``, ``strategy``, ``gap``, ``family`` as of ``partition``; ``mesh`` empty: of any shape.
     ``training``: count the backward pass and the synchronisation of gradients. ``memory``: bytes per device at most; 0: those
-    of the topology; -1: no limit. ``time_limit``: seconds of counted work. ``stages``: how many, each on a mesh over
-    consecutive devices; 0: as many as are best; 1: one mesh. ``microbatches``: runs of the function that make a training step,
-    whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8. ``whole``: plans in stages may be
-    one stage on a mesh of all devices. ``replicas``: most devices that take the microbatches of a stage in turn, each with all
-    of it (0: as many as there are); in inference in stages, beside stages on meshes of any shape."""
+    of the topology; -1: no limit. ``time_limit``: seconds of counted work. ``stages``: how many, each on a mesh over devices of
+    one host or whole hosts; 0: as many as are best; 1: one mesh. ``microbatches``: runs of the function that make a training
+    step, whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8. ``whole``: plans in stages may
+    be one stage on a mesh of all devices. ``replicas``: most devices that take the microbatches of a stage in turn, each with
+    all of it (0: as many as there are); in inference in stages, beside stages on meshes of any shape."""
 
     name: ClassVar[str] = "partition"
     mesh: str = ""
@@ -103,6 +103,10 @@ class MeshesSearch:
     family: str = ""
     whole: bool = True
     replicas: int = 1
+
+    def most_replicas(self, topology: Topology) -> int:
+        """Replicas of a stage beside stages on meshes, at most."""
+        return 1 if self.training or self.strategy else self.replicas or len(topology.devices)
 
     @property
     def step_microbatches(self) -> int:
@@ -290,14 +294,15 @@ class MeshesSearch:
         """The best plan in stages, None where nothing fits or is better than the incumbent; and a bound of all of them."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
-        replicas = 1 if self.training or self.strategy else self.replicas or len(topology.devices)
         meshes = submeshes(
             topology,
             net,
             sizes,
             whole=self.whole,
             stages=self.stages,
-            replicas=replicas,
+            replicas=self.most_replicas(topology),
+            training=self.training,
+            training=self.training,
             shares=self.shares_of(module, topology),
         )
 

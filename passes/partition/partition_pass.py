@@ -128,16 +128,20 @@ class PartitionPass(LatticeSearch):
             return (
                 f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if not self.shares and few(topology) else ""
             )
-        from passes.partition.chain.submeshes import FEW, block_places
+        from passes.costs.network import network
+        from passes.partition.chain.submeshes import searched_sizes
 
-        sizes = sorted({size for search in searches for _, size in block_places(topology, search.stages)})
-        unequal = len({(device.type, topology.memory(device)) for device in topology.devices}) > 1
-        order = "of devices in the order of the topology"
-        if len(sizes) == len(topology.devices):
-            return f"{order} (no other orders are searched)" if unequal else ""
-        *most, last = map(str, sizes)
-        told = [f"of {', '.join(most)} or {last} devices", *([order] if unequal else ()), *([FEW] if few(topology) else ())]
-        return f"{', '.join(told)} (no {'other sizes' if len(told) == 1 else 'others'} are searched)"
+        net, sizes, left_out = network(topology), set[int](), dict[str, None]()
+        for search in searches:
+            if search.stages != 1:
+                own, limits = searched_sizes(topology, net, stages=search.stages, replicas=search.most_replicas(topology))
+                sizes.update(own)
+                left_out |= dict.fromkeys([limits] if limits else [])
+        every = len(sizes) == len(topology.devices)
+        *most, last = map(str, sorted(sizes))
+        told = [*([] if every else [f"of {', '.join(most)} or {last} devices"]), *left_out]
+        what = "others" if len(told) > 1 else "other orders" if every else "other sizes"
+        return f"{', '.join(told)} (no {what} are searched)" if told else ""
 
     def _beside(self, topology: Topology) -> bool:
         """Whether stages on meshes are searched beside others, of a model."""

@@ -60,7 +60,7 @@ def alone(module: Module, sizes: tuple[int, ...], stages: int, training: bool) -
         topology,
         net,
         folding(module.entry, module),
-        submeshes(topology, net, sizes),
+        submeshes(topology, net, sizes, training=training),
         training=training,
         microbatches=MICROBATCHES if training else 1,
     )

@@ -2,9 +2,9 @@
 
 At first: each op's seconds, fused where it may be, as it is cut best (``speeds.Cuts``), its overhead whole; the least bytes of
 weights, workspace and buffers (``workspace``); the least parts of what crosses (``crossings``). No problem is built for a form
-of mesh before a plan uses one of as many devices. Then all runs of the form at once: its own least seconds by op, and the
-tables of its units (``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end,
-for single runs in plans, the solution of the run's problem, with borders in the layouts that suit best.
+of mesh before a plan uses it. Then all runs of the form at once: its own least seconds by op, and the tables of its units
+(``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in
+plans, the solution of the run's problem, with borders in the layouts that suit best.
 
 All this is of one microbatch, without the hand-over that a device of a plan on several spends on each. A table of a block
 (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
@@ -38,7 +38,7 @@ from passes.meshes.layouts import split
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.chains import Chain, Parts, parts_of
-from passes.partition.chain.crossings import Link, Links, stages_needed, volumes_of
+from passes.partition.chain.crossings import Link, stages_needed, volumes_of
 from passes.partition.chain.pipeline import Sequenced, StageRun, Table, alike
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
@@ -119,7 +119,8 @@ class Bounding:
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
-        self.links = Links(topology, net, returns=training)
+        self.links = meshes.links
+        assert self.links.returns == training
         self.solved = 0
         self.took: dict[int, float] = {}
         began = now()
@@ -153,12 +154,12 @@ class Bounding:
         plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
         return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
 
-    def links_of(self, further: int) -> dict[Block, tuple[Link, Link]]:
+    def links_of(self, further: int) -> dict[int, tuple[Link, Link]]:
         """The best links before and behind each block, with so many further ones behind it."""
         found = {}
         for block in self.blocks:
-            behind = self.links.behind(block)
-            found[block] = self.links.before(block), replace(behind, further=behind.further[:further])
+            before, behind = block.links
+            found[block.number] = before, replace(behind, further=behind.further[:further])
         return found
 
     def limit(self, mesh: DeviceMesh) -> int | None:
@@ -168,7 +169,7 @@ class Bounding:
 
     def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
         """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
-        links, key = self.beside[block], self.likeness(block, before, behind)
+        links, key = self.beside[block.number], self.likeness(block, before, behind)
         if key not in self.tables:
             form, count = self.forms[block.form], math.prod(block.mesh.sizes)
             here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
@@ -187,7 +188,7 @@ class Bounding:
 
     def likeness(self, block: Block, before: bool, behind: bool) -> tuple[int, int, Link, Link, bool, bool]:
         """What all that is known of runs on a block depends on."""
-        return block.form, block.replicas, *self.beside[block], before, behind
+        return block.form, block.replicas, *self.beside[block.number], before, behind
 
     def handover(self, block: Block) -> float:
         """Seconds of a microbatch that a device of a plan on several devices spends on hand-over, in training where there are
@@ -350,17 +351,14 @@ class Bounding:
         assert form.cutter is not None
         return form.cutter
 
-    def built_by(self, number: int, among: frozenset[int] | None, ends: float) -> bool:
-        """Builds the problems of all forms of as many devices (``among`` these), this one's first; whether there was the time
-        for it."""
-        size = math.prod(self.forms[number].mesh.sizes)
-        for other_number in (number, *range(len(self.forms))):
-            other = self.forms[other_number]
-            wanted = math.prod(other.mesh.sizes) == size and (among is None or other_number in among)
-            if wanted and other.cutter is None:
-                if now() + self.expected(other) > ends:
-                    return False
-                self.cutter(other)
+    def built_by(self, number: int, ends: float) -> bool:
+        """Builds the problem of a form; whether there was the time for it. Others are built when a plan uses them: to ask the
+        programme again costs less than a problem."""
+        form = self.forms[number]
+        if form.cutter is None:
+            if now() + self.expected(form) > ends:
+                return False
+            self.cutter(form)
         return True
 
     def expected(self, form: Form) -> float:
@@ -375,9 +373,9 @@ class Bounding:
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
-    def refine(self, found: Sequenced, seconds: float, *, exact: bool, among: frozenset[int] | None = None) -> bool:
+    def refine(self, found: Sequenced, seconds: float, *, exact: bool) -> bool:
         """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
-        ``exact``: also by a search of the run itself; ``among``: forms of mesh that matter, None for all."""
+        ``exact``: also by a search of the run itself."""
         ends = now() + seconds
         sides = dict(zip(found.runs, alike(found.runs), strict=True))
 
@@ -387,7 +385,7 @@ class Bounding:
         limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
         for better in (self.price, self.solve) if exact else (self.price,):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
-                built = self.built_by(run.block.form, among, ends)
+                built = self.built_by(run.block.form, ends)
                 if seconds_of(run) > limit:
                     return True
                 if not built or now() > ends:
@@ -404,7 +402,7 @@ class Bounding:
         if limit is None or key in form.priced:
             return
         form.priced.add(key)
-        chain, links = form.chain, self.beside[run.block]
+        chain, links = form.chain, self.beside[run.block.number]
         assert chain is not None
         before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
         room = float(self.room(form, limit, sides[0])[run.first, run.behind])

@@ -10,17 +10,16 @@ what every plan pays, whatever the layouts at its borders.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ir.core.topology import Topology
+from ir.core.topology import Device, Topology
 from ir.core.types import type_bytes
-from passes.costs.network import FREE, Network
-from passes.partition.chain.submeshes import Block
+from passes.costs.network import FREE, Network, device_classes
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Floats
 
@@ -139,16 +138,19 @@ def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int
 
 
 class Links:
-    """Best links of a topology; ``returns``: what crosses comes back, so of two directions the better one counts."""
+    """Best links of a topology, of whose ``devices`` blocks have some, by number; ``returns``: what crosses comes back, so of
+    two directions the better one counts."""
 
-    def __init__(self, topology: Topology, net: Network, *, returns: bool) -> None:
-        devices, self.returns = topology.devices, returns
+    def __init__(self, topology: Topology, net: Network, devices: Sequence[Device], *, returns: bool) -> None:
+        self.returns = returns
         ports = [net.port(device.name) for device in devices]
         paid = [port for port in ports if port != FREE]
         self.best = Link(min((p.latency for p in paid), default=0.0), max((p.bandwidth for p in paid), default=np.inf))
         if len(paid) < len(ports):
             self.best = Link(0.0, np.inf)
         self.latency: Floats | None = None
+        class_of = {name: number for number, names in enumerate(device_classes(topology)) for name in names}
+        self.classes = [class_of[device.name] for device in devices]
         if 1 < len(devices) <= MOST_PAIRS:
             count = len(devices)
             self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
@@ -170,35 +172,44 @@ class Links:
                 self.bandwidth = np.maximum(self.bandwidth, self.bandwidth.T)
             self.paying = np.array([port != FREE for port in ports])
 
-    def before(self, block: Block) -> Link:
+    def seen(self, others: Iterable[int]) -> frozenset[int]:
+        """What of the devices beside a block the links to them depend on."""
+        return frozenset(self.classes[number] for number in others) if self.latency is not None else frozenset()
+
+    def before(self, own: Sequence[int], earlier: Sequence[int], replicas: bool) -> Link:
         """From earlier devices. The bandwidth is that of the member whose best link is the slowest, since every member receives
         its part; ``alone`` that of the member with the fastest, which may receive for all and pass it on."""
-        if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
+        if self.latency is None or not earlier or not self.paying[own].all():
             return self.best
-        own = slice(None, block.first), slice(block.first, block.behind)
-        if block.replicas > 1:  # each receives all of its microbatches; the slowest counts
-            return Link(float(self.latency[own].min()), float(self.bandwidth[own].max(axis=0).min()))
-        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
-        alone = float(min(reached.max(), part * block.size))
-        return Link(float(self.latency[own].min()), float(min(reached.min(), part)), alone=alone)
+        pairs = np.ix_(earlier, own)
+        latency, reached = float(self.latency[pairs].min()), self.bandwidth[pairs].max(axis=0)
+        if replicas:  # each receives all of its microbatches; the slowest counts
+            return Link(latency, float(reached.min()))
+        part = self.shared(earlier, own, len(own))
+        return Link(latency, float(min(reached.min(), part)), alone=float(min(reached.max(), part * len(own))))
 
-    def behind(self, block: Block) -> Link:
-        """The best link of any member to a later device: one member may send for all."""
-        if self.latency is None or block.behind == len(self.latency) or not self.paying[block.first : block.behind].all():
+    def behind(self, own: Sequence[int], later: Sequence[int], replicas: bool) -> Link:
+        """The best link of any member to a later device: one member may send for all. ``further``: to any device beside."""
+        if self.latency is None or not later or not self.paying[own].all():
             return self.best
-        own = slice(block.first, block.behind), slice(block.behind, None)
-        latencies = np.sort(self.latency[own].min(axis=0)).tolist()
-        part = math.inf if block.replicas > 1 else self.shared(own, block)
-        reached = self.bandwidth[own].max(axis=0)
-        bandwidths = np.sort(np.minimum(reached, part))[::-1].tolist()
-        alone = 0.0 if block.replicas > 1 else float(min(reached.max(), part * block.size))
-        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)), alone)
+        part = math.inf if replicas else self.shared(own, later, len(own))
+        pairs = np.ix_(own, later)
+        latency, reached = float(self.latency[pairs].min()), self.bandwidth[pairs].max(axis=0)
+        alone = 0.0 if replicas else float(min(reached.max(), part * len(own)))
+        others = np.setdiff1d(np.arange(len(self.latency)), own)
+        beside = np.ix_(np.array(own), others)
+        latencies = np.sort(self.latency[beside].min(axis=0)).tolist()
+        bandwidths = np.sort(self.bandwidth[beside].max(axis=0))[::-1].tolist()
+        further = tuple(zip(latencies[1:], bandwidths[1:], strict=True))
+        return Link(latency, float(min(reached.max(), part)), further, alone)
 
-    def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
-        """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
-        ways = (pairs, pairs[::-1]) if self.returns else (pairs,)
-        narrowest = (self.media[self.crosses[:, *way].all(axis=(1, 2))].min(initial=np.inf) for way in ways)
-        return float(max(narrowest)) / block.size
+    def shared(self, senders: Sequence[int], receivers: Sequence[int], members: int) -> float:
+        """A member's part of the narrowest medium that all routes between the two sides cross; inf where there is none."""
+        ways = ((senders, receivers), (receivers, senders)) if self.returns else ((senders, receivers),)
+        media = np.arange(len(self.media))
+        routes = (self.crosses[np.ix_(media, np.array(one), np.array(other))] for one, other in ways)
+        narrowest = (self.media[crossed.all(axis=(1, 2))].min(initial=np.inf) for crossed in routes)
+        return float(max(narrowest)) / members
 
 
 __all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,73 +14,139 @@ SLOWEST, SUM, COUNT = 0, 1, 2
 """What is minimised: the largest seconds of a stage, their sum, the number of stages."""
 
 
+class Moves(NamedTuple):
+    """``pointer[s]``: where the moves from state s begin, of each the state that it leads to (``target``) and its ``block``;
+    likewise ``idle`` states, in which more devices are idle. States have greater numbers than those that lead to them.
+    ``shape`` of each block, and its ``tables`` (-1: there is no such stage) with no alike stage beside it, one behind, one
+    before, both. ``row[s, shape]``: number of the state with a last stage of that shape, -1 where there is none; the last shape
+    is that of the start. ``follows[s, shape]``: whether a stage of that shape may be next."""
+
+    pointer: NDArray[np.int32]
+    target: NDArray[np.int32]
+    block: NDArray[np.int32]
+    idle_pointer: NDArray[np.int32]
+    idle: NDArray[np.int32]
+    shape: NDArray[np.int32]
+    tables: NDArray[np.int32]
+    row: NDArray[np.int32]
+    follows: NDArray[np.bool_]
+
+
+@compiled
+def neighbours(
+    moves: NDArray[np.int32], idle: NDArray[np.int32], shape: NDArray[np.int32], states: int, shapes: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each state, which shapes the last stage may have (the start is a further one), and which the next. ``moves``: source,
+    target and block, by source; ``idle``: source and target, by source."""
+    last, following = np.zeros((states, shapes + 1), np.bool_), np.zeros((states, shapes + 1), np.bool_)
+    last[0, shapes] = True
+    move, pair = 0, 0
+    for state in range(states):
+        while move < len(moves) and moves[move, 0] == state:
+            last[moves[move, 1], shape[moves[move, 2]]] |= last[state].any()
+            move += 1
+        while pair < len(idle) and idle[pair, 0] == state:
+            last[idle[pair, 1]] |= last[state]
+            pair += 1
+    for state in range(states - 1, -1, -1):
+        while move > 0 and moves[move - 1, 0] == state:
+            move -= 1
+            following[state, shape[moves[move, 2]]] = True
+        while pair > 0 and idle[pair - 1, 0] == state:
+            pair -= 1
+            following[state] |= following[idle[pair, 1]]
+    return last, following
+
+
 @compiled
 def programme(
-    goal: int,
-    limit: float,
-    gaps: bool,
-    blocks: NDArray[np.int32],
-    seconds: Floats,
-    least: Floats,
-    value: Floats,
-    way: NDArray[np.int32],
+    goal: int, limit: float, gaps: bool, moves: Moves, seconds: Floats, least: Floats, value: Floats, way: NDArray[np.int32]
 ) -> int:
-    """Finds the best plans that end at each place with so many stages; how many tables of blocks were gone through.
+    """Finds the best plans that end in each state with so many stages; how many tables of blocks were gone through.
 
-    ``blocks``, in the order of the second column: of each its first place, the one behind it, its shape, and its tables (-1:
-    there is no such stage beside it) with no alike stage beside it, one behind, one before, both. ``seconds[table, i, j]``: of
-    a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills ``value[stages, place, shape, alike, units]``,
-    given as inf: the best, by the shape of its last stage (the last shape is that of the start) and whether the next one is
-    alike; and ``way`` at the same places: the number of its last block, where its run begins, and the shape of the stage
-    before, plus the number of shapes where that is alike. With any number of stages there is one layer, which reads itself."""
-    layers, places, shapes, _, units = value.shape
-    units -= 1
-    count, none, chosen = 0, np.empty(units + 1), np.empty(units + 1, np.int32)
-    for place in range(places if layers > 1 else 1):
-        value[0, place, shapes - 1, 0, 0] = 0.0
-    for layer in range(1 if layers > 1 else 0, layers):
-        below, number = max(layer - 1, 0), 0
-        for place in range(1, places):
-            if gaps:
-                _copy(value[layer, place - 1], way[layer, place - 1], value[layer, place], way[layer, place])
-            else:
-                value[layer, place, shapes - 1, 0, 0] = value[layer, 0, shapes - 1, 0, 0]
-            while number < len(blocks) and blocks[number, 1] <= place:
-                shape, source = blocks[number, 2], value[below, blocks[number, 0]]
-                for other in range(2):  # after a stage that is alike, and after any other
-                    ahead = source[shape, 1]
-                    chosen[:] = shape + shapes
-                    if other:
-                        ahead = none
-                        ahead[:], chosen[:] = np.inf, 0
-                        for before in range(shapes):
-                            for i in range(units + 1):
-                                if before != shape and source[before, 0, i] < ahead[i]:
-                                    ahead[i], chosen[i] = source[before, 0, i], before
-                    reached = False
-                    for i in range(units):
-                        reached |= ahead[i] < np.inf
-                    if not reached:
+    ``seconds[table, i, j]``: of a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills
+    ``value[stages, row, alike, units]``, given as inf: the best, and whether the next stage is alike; and ``way`` at the same
+    places: the number of its last move, where its run begins, and the shape of the stage before, plus the number of shapes
+    where that is alike. With any number of stages there is one layer, which reads itself."""
+    layers, units, shapes = value.shape[0], value.shape[3] - 1, moves.row.shape[1]
+    best, whose = np.empty((2, units + 1)), np.empty((2, units + 1), np.int32)
+    ahead, came = np.empty(units + 1), np.empty(units + 1, np.int32)
+    value[0, moves.row[0, shapes - 1], 0, 0] = 0.0
+    count = 0
+    for layer in range(max(layers - 1, 1)):
+        above = min(layer + 1, layers - 1)
+        for state in range(len(moves.row)):
+            for k in range(moves.idle_pointer[state], moves.idle_pointer[state + 1]):
+                for shape in range(0 if gaps else shapes - 1, shapes):
+                    if moves.row[state, shape] >= 0:
+                        rows = moves.row[state, shape], moves.row[moves.idle[k], shape]
+                        _copy(value[layer, rows[0]], way[layer, rows[0]], value[layer, rows[1]], way[layer, rows[1]])
+            if moves.pointer[state] == moves.pointer[state + 1]:
+                continue
+            best[:], whose[:] = np.inf, -1
+            for shape in range(shapes):
+                if moves.row[state, shape] >= 0:
+                    _two_best(value[layer, moves.row[state, shape], 0], shape, best, whose)
+            for move in range(moves.pointer[state], moves.pointer[state + 1]):
+                block = moves.block[move]
+                shape = moves.shape[block]
+                here, there = moves.row[state, shape], moves.row[moves.target[move], shape]
+                for alike in range(2 if here >= 0 else 1):
+                    if not _before(alike, shape, shapes, value[layer, max(here, 0), 1], best, whose, ahead, came):
                         continue
-                    for behind in range(2):
-                        table = blocks[number, 3 + 2 * (1 - other) + behind]
+                    for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
+                        table = moves.tables[block, 2 * alike + behind]
                         if table >= 0:
-                            rows = value[layer, place, shape, behind], way[layer, place, shape, behind]
-                            _advance(goal, limit, ahead, seconds[table], least[table], chosen, number, *rows)
+                            rows_ = value[above, there, behind], way[above, there, behind]
+                            _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
                             count += 1
-                number += 1
     return count
 
 
 @part
+def _two_best(value: Floats, shape: int, best: Floats, whose: NDArray[np.int32]) -> None:
+    """Keeps the best of several rows, and the best of those of other shapes; ``whose``: of which shapes these are."""
+    for i in range(len(value)):
+        if value[i] < best[0, i]:
+            best[1, i], whose[1, i] = best[0, i], whose[0, i]
+            best[0, i], whose[0, i] = value[i], shape
+        elif value[i] < best[1, i]:
+            best[1, i], whose[1, i] = value[i], shape
+
+
+@part
+def _before(
+    alike: int,
+    shape: int,
+    shapes: int,
+    same: Floats,
+    best: Floats,
+    whose: NDArray[np.int32],
+    ahead: Floats,
+    came: NDArray[np.int32],
+) -> bool:
+    """The best plans behind which a stage of ``shape`` may follow, and of what shape their last stages are; whether there is
+    one."""
+    reached = False
+    for i in range(len(ahead) - 1):
+        if alike:
+            ahead[i], came[i] = same[i], shape + shapes
+        else:
+            second = int(whose[0, i] == shape)
+            ahead[i], came[i] = best[second, i], whose[second, i]
+        reached |= ahead[i] < np.inf
+    return reached
+
+
+@part
 def _copy(value: Floats, way: NDArray[np.int32], to_value: Floats, to_way: NDArray[np.int32]) -> None:
-    """Writes the values and ways of one place to another: an array assigned to a part of an array compiles for seconds."""
-    for shape in range(value.shape[0]):
-        for alike in range(value.shape[1]):
-            for i in range(value.shape[2]):
-                to_value[shape, alike, i] = value[shape, alike, i]
-                for k in range(way.shape[3]):
-                    to_way[shape, alike, i, k] = way[shape, alike, i, k]
+    """Writes the values and ways of one row to another where they are better there."""
+    for alike in range(value.shape[0]):
+        for i in range(value.shape[1]):
+            if value[alike, i] < to_value[alike, i]:
+                to_value[alike, i] = value[alike, i]
+                for k in range(way.shape[2]):
+                    to_way[alike, i, k] = way[alike, i, k]
 
 
 @part
@@ -93,7 +161,7 @@ def _advance(
     value: Floats,
     way: NDArray[np.int32],
 ) -> None:
-    """One more stage, on block ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape
+    """One more stage, by move ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape
     ``came[i]``, to those of j, where they are better than ``value[j]``."""
     units = len(table)
     for i in range(units):
@@ -128,4 +196,4 @@ def through(rows: Floats, table: Floats) -> Floats:
     return found
 
 
-__all__ = ["COUNT", "SLOWEST", "SUM", "programme", "through"]
+__all__ = ["COUNT", "SLOWEST", "SUM", "Moves", "neighbours", "programme", "through"]

@@ -1,10 +1,10 @@
 """The best sequence of stages, given what each run of units costs on each block: dynamic programmes.
 
-A plan cuts the units into runs and gives them blocks of devices, both in order; devices may stay idle. What a stage pays for
-what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``: parts cross as they lie) or
-not. So a state is (stages used, devices used, units done, shape of the last stage, whether the next is alike): ``least``
-minimises the largest seconds of a stage, in O(blocks * units^2), ``shortest`` the sum of the stages' seconds among plans whose
-stages stay below a limit. The number of stages may be fixed.
+A plan cuts the units into runs, in order, and gives each a block of devices that those before have not taken; devices may stay
+idle. What a stage pays for what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``:
+parts cross as they lie) or not. So a state is (stages used, devices taken (``taking``), units done, shape of the last stage,
+whether the next is alike): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
+the stages' seconds among plans whose stages stay below a limit. The number of stages may be fixed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from passes.partition.chain.submeshes import Block, Shape, Submeshes
 from passes.partition.layouts.problem.problem import Floats
@@ -74,8 +75,8 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
 def least(
     tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True, limit: float = math.inf
 ) -> Sequenced:
-    """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may stay idle between stages,
-    and not only before the first and behind the last; ``limit``: nothing is found above."""
+    """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may be left idle after the first
+    stage where those of a host, or hosts, are taken in turn; ``limit``: nothing is found above."""
     return _Programme(tables, meshes, units).best("slowest", limit, stages, gaps)
 
 
@@ -149,24 +150,29 @@ class _Programme:
     """The dynamic programmes over one set of tables and blocks."""
 
     def __init__(self, tables: Tables, meshes: Submeshes, units: int) -> None:
-        self.blocks, self.units = meshes.blocks, units
-        shapes: dict[Shape, int] = {}
-        ends: dict[Shape, int] = {}  # where blocks of a shape end first, and begin last
-        begins: dict[Shape, int] = {}
-        for block in self.blocks:
-            shapes.setdefault(shape := block.shape, len(shapes))
-            ends[shape] = min(ends.get(shape, block.behind), block.behind)
-            begins[shape] = max(begins.get(shape, 0), block.first)
-        places = sorted({0, meshes.devices, *(place for block in self.blocks for place in (block.first, block.behind))})
-        number_of, known = {place: number for number, place in enumerate(places)}, dict[int, tuple[int, Table]]()
-        self.places, self.shapes = len(places), len(shapes) + 1  # the start, with no units done, has a shape of its own
-        self.rows = np.zeros((len(self.blocks), 7), np.int32)
-        for row, block in zip(self.rows, self.blocks, strict=True):
-            row[:3], row[3:] = (number_of[block.first], number_of[block.behind], shapes[block.shape]), -1
-            for before in (False, True)[: 1 + (ends[block.shape] <= block.first)]:
-                for behind in (False, True)[: 1 + (begins[block.shape] >= block.behind)]:
-                    table = tables(block, before, behind)
-                    row[3 + 2 * before + behind] = known.setdefault(id(table), (len(known), table))[0]
+        from passes.partition.chain.kernels import Moves, neighbours
+
+        self.meshes, self.units = meshes, units
+        states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
+        numbers: dict[Shape, int] = {}
+        count = 1 + max((block.number for block in meshes.blocks), default=0)
+        shape, told, known = np.zeros(count, np.int32), np.full((count, 4), -1, np.int32), dict[int, tuple[int, Table]]()
+        for block in meshes.blocks:
+            shape[block.number] = numbers.setdefault(block.shape, len(numbers))
+        self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
+        pointers = [np.searchsorted(rows[:, 0], np.arange(states + 1)).astype(np.int32) for rows in (moves, idle)]
+        ahead, behind = neighbours(moves, idle, shape, states, self.shapes)
+        before, after = _alike_beside(moves, shape, ahead, behind, count)
+        for block in meshes.blocks:
+            for one in (False, True)[: 1 + before[block.number]]:
+                for other in (False, True)[: 1 + after[block.number]]:
+                    table = tables(block, one, other)
+                    told[block.number, 2 * one + other] = known.setdefault(id(table), (len(known), table))[0]
+        row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
+        self.rows = int(ahead.sum())
+        self.moves = Moves(
+            pointers[0], moves[:, 1].copy(), moves[:, 2].copy(), pointers[1], idle[:, 1].copy(), shape, told, row, behind
+        )
         empty = np.zeros((0, units, units + 1))
         self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
         self.least = np.stack([table.least for _, table in known.values()]) if known else empty
@@ -176,23 +182,39 @@ class _Programme:
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
         number = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
-        size = (stages + 1, self.places, self.shapes, 2, self.units + 1)
+        size = (stages + 1, self.rows, 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
-        tables = programme(number, limit, gaps, self.rows, self.seconds, self.least, value, way)
+        tables = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
         did("run", tables * self.units**2)
-        ends = value[stages, :, :, 0, self.units]
-        total = float(ends.min())
+        ends = value[stages, :, 0, self.units]
+        total = float(ends.min(initial=math.inf))
         if not math.isfinite(total):
             return Sequenced(total, ())
-        place, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
-        layer, j, alike = stages, self.units, 0
-        runs: list[StageRun] = []
+        layer, row, j, alike = stages, int(ends.argmin()), self.units, 0
+        runs, taken = list[tuple[int, int]](), list[int]()
         while j:  # from the last stage to the first
-            number, i, before = way[layer, place, shape, alike, j].tolist()
-            runs.append(StageRun(i, j, self.blocks[number]))
-            alike, shape = divmod(before, self.shapes)
-            j, place, layer = i, int(self.rows[number, 0]), max(layer - 1, 0)
-        return Sequenced(total, tuple(reversed(runs)))
+            move, i, before = way[layer, row, alike, j].tolist()
+            runs.append((i, j))
+            taken.append(move)
+            alike, shape = divmod(before, self.shapes + 1)
+            row, layer, j = int(self.moves.row[self.meshes.moves[move, 0], shape]), max(layer - 1, 0), i
+        blocks = self.meshes.realised(taken[::-1])
+        return Sequenced(total, tuple(StageRun(*run, block) for run, block in zip(reversed(runs), blocks, strict=True)))
+
+
+def _alike_beside(
+    moves: NDArray[np.int32],
+    shape: NDArray[np.int32],
+    ahead: NDArray[np.bool_],
+    behind: NDArray[np.bool_],
+    count: int,
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each block, whether in some plan the stage before it, and that behind it, may have its shape."""
+    found = np.zeros((2, count), bool)
+    own = shape[moves[:, 2]]
+    np.logical_or.at(found[0], moves[:, 2], ahead[moves[:, 0], own])
+    np.logical_or.at(found[1], moves[:, 2], behind[moves[:, 1], own])
+    return found[0], found[1]
 
 
 __all__ = ["STEP", "Sequenced", "StageRun", "Table", "Tables", "alike", "flush", "least", "shortest", "slowest"]

@@ -262,7 +262,7 @@ class StageSearch:
         """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
         is built whatever time is left, others on forms for which there is time."""
         bounding, count = self.bounding, self.bounding.units.count
-        meshes = replace(self.meshes, blocks=tuple(blocks)) if blocks else self.meshes
+        meshes = self.meshes.among(blocks) if blocks else self.meshes
         built = False  # whether plans are on forms only whose problems are built
         seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
@@ -348,7 +348,6 @@ class StageSearch:
         """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
         worth less than ``most``; its value is the best's."""
         count = self.bounding.units.count
-        forms = frozenset(block.form for block in meshes.blocks)
         found: Sequenced | None = None
         while True:
             found = self.best(table, stages, ends, gaps=gaps, known=found, among=meshes)
@@ -357,7 +356,7 @@ class StageSearch:
             limit = slowest(table, found.runs) * (1 + TIGHT)
             short = shortest(table, meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             short = replace(short if short.runs else found, value=found.value)
-            if not self.bounding.refine(short, ends - now(), exact=False, among=forms):
+            if not self.bounding.refine(short, ends - now(), exact=False):
                 return short
 
     def often(self, made: SolvedStages) -> Floats:

@@ -1,53 +1,58 @@
-"""Where the stages of a plan may lie: blocks of consecutive devices, each as a mesh of one or two axes, or as replicas.
+"""On what devices the stages of a plan may be: blocks, each a mesh of one or two axes or replicas, and who may follow whom.
 
 The devices of a *mesh* work on each microbatch together. *Replicas* are devices that take microbatches in turn, each with the
 whole stage: r of them need a r-th of the seconds per microbatch, and each as much memory as one device alone. They are of one
 type, with as much memory, and may lie in several hosts.
 
-A mesh lies within one host or covers whole hosts, so that none straddles a host without need. Two axes of like links are taken
+``taking`` says which devices a stage may take after those before it. A mesh lies within one host or covers whole hosts, so that
+none straddles a host without need; its members stand host by host, in a host fast ones first. Two axes of like links are taken
 in ascending order only. Meshes that differ in nothing but the names of their devices (same axes, shares and links, same types
 and memory of the devices that may be busiest) are one *form*: they are searched once. Where the devices of a mesh differ in
 type, there is one with equal parts and one for each of some unequal ``shares``.
 
-Of many devices (``few``) there are fewer blocks, and a second axis lies within a host; of more than ``MOST_ANYWHERE`` there are
-replicas only where there is a mesh of as many devices.
+A *block* is a form, a number of replicas, and the best links to devices that may be before it and behind it.
+
+Of many devices (``few``) there are fewer blocks, and a second axis lies within a host.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from functools import cached_property
 from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ir.core.diagnostics import InvalidInput
 from ir.core.shares import Shares
 from ir.core.topology import Device, Topology
 from passes.costs.network import Network
 from passes.meshes.costs.cross_mesh import Party, alone
-from passes.meshes.mesh import IN_FEW_SHAPES, MOST_DEVICES, DeviceMesh, few, mesh_of, shapes_on
+from passes.meshes.mesh import IN_FEW_SHAPES, DeviceMesh, few, mesh_of, shapes_on
 from passes.meshes.notation import Along
+from passes.partition.chain.crossings import Link, Links
+from passes.partition.chain.taking import Asked, Move, Take, Taking, size_of, taking
 
 FEW = f"each beginning at a multiple of its size, {IN_FEW_SHAPES}"
 """Which blocks there are of many devices (``passes.meshes.mesh.few``)."""
 Shape: TypeAlias = tuple[tuple[int, ...], tuple[Shares, ...]]
 """Sizes of the axes of a mesh, and the shares along each, none where all are equal."""
 SharesOf: TypeAlias = Callable[[tuple[int, ...], Sequence[Device]], Iterable[Along]]
-MOST_ANYWHERE = 16
-"""Devices up to which any that follow each other may be replicas of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Devices ``first .. behind - 1`` as ``mesh``, which these and the number of its form say already; or the first of them as
-    ``mesh``, the ``others`` as further replicas."""
+    """Devices as ``mesh``; or one of them as ``mesh``, the ``others`` as further replicas. ``number``: of those that differ in
+    names alone."""
 
-    first: int
-    behind: int
+    number: int
     form: int
     mesh: DeviceMesh = field(compare=False)
     others: tuple[str, ...] = field(default=(), compare=False)
+    links: tuple[Link, Link] = field(default=(Link(0.0, math.inf),) * 2, compare=False)
 
     @property
     def shape(self) -> Shape:
@@ -57,7 +62,7 @@ class Block:
     @property
     def size(self) -> int:
         """How many devices it has."""
-        return self.behind - self.first
+        return len(self.mesh.devices) + len(self.others)
 
     @property
     def replicas(self) -> int:
@@ -70,14 +75,44 @@ class Block:
             return (Party(self.mesh.devices, self.mesh.sizes, self.mesh.shares),)
         return tuple(map(alone, (*self.mesh.devices, *self.others)))
 
+    def on(self, devices: Sequence[Device]) -> Block:
+        """The block on other devices."""
+        names = tuple(device.name for device in devices)
+        count = len(self.mesh.devices)
+        return replace(self, mesh=replace(self.mesh, devices=names[:count]), others=names[count:])
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Submeshes:
-    """All blocks, by ``behind``, then ``first``; ``forms``: one mesh of each form."""
+    """All blocks; ``forms``: one mesh of each form; ``moves[m]``: source, target and block of a stage that takes
+    ``takes[m]``, by source; ``links``: of the topology."""
 
     devices: int
     blocks: tuple[Block, ...]
     forms: tuple[DeviceMesh, ...]
+    moves: NDArray[np.int32]
+    takes: tuple[Move, ...]
+    taking: Taking
+    links: Links
+
+    def among(self, blocks: Collection[Block]) -> Submeshes:
+        """With these blocks alone."""
+        if len(blocks) == len(self.blocks):
+            return self
+        kept = np.isin(self.moves[:, 2], [block.number for block in blocks])
+        takes = tuple(take for take, is_kept in zip(self.takes, kept.tolist(), strict=True) if is_kept)
+        return replace(self, blocks=tuple(blocks), moves=self.moves[kept], takes=takes)
+
+    @cached_property
+    def idle(self) -> NDArray[np.int32]:
+        """Pairs of states of which the second has more devices idle."""
+        return np.array(self.taking.idle, np.int32).reshape(-1, 2)
+
+    def realised(self, numbers: Sequence[int]) -> list[Block]:
+        """The blocks of stages that make these moves."""
+        by_number = {block.number: block for block in self.blocks}
+        devices = self.taking.realised([self.takes[number] for number in numbers])
+        return [by_number[int(self.moves[number, 2])].on(own) for number, own in zip(numbers, devices, strict=True)]
 
 
 def submeshes(
@@ -88,42 +123,106 @@ def submeshes(
     whole: bool = True,
     stages: int = 0,
     replicas: int = 1,
+    training: bool = False,
     shares: SharesOf = lambda shape, devices: ((),),
 ) -> Submeshes:
-    """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape, one behind the other
-    from the first device on; ``whole``: with the meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are
-    not given; ``shares``: along the axes of a shape over some devices, empty for equal ones."""
-    count = len(topology.devices)
-    forms: dict[DeviceMesh, int] = {}
-    blocks = []
-    if sizes:
-        every = math.prod(sizes)
-        places = [(first, every) for first in range(0, count - every + 1, every)]
-    else:
-        places = block_places(topology, stages)
-    for first, size in places:
-        if size == count and not whole:
-            continue
-        devices = topology.devices[first : first + size]
-        every_shape = [sizes] if sizes else shapes_on(topology, devices)
+    """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape; ``whole``: with the
+    meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are not given; ``training``: gradients come back;
+    ``shares``: along the axes of a shape over some devices, empty for equal ones."""
+    steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages))
+    makes = _Makes(topology, net, steps, sizes, whole, shares, Links(topology, net, steps.devices, returns=training))
+    rows, takes = list[tuple[int, int, int]](), list[Move]()
+    for move in steps.moves:
+        for block in makes.blocks_of(move):
+            rows.append((move.source, move.target, block))
+            takes.append(move)
+    moves = np.array(rows, np.int32).reshape(-1, 3)
+    return Submeshes(
+        len(topology.devices), tuple(makes.blocks), tuple(makes.forms_made), moves, tuple(takes), steps, makes.links
+    )
+
+
+class _Makes:
+    """Makes the blocks of moves."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        net: Network,
+        steps: Taking,
+        sizes: tuple[int, ...],
+        whole: bool,
+        shares: SharesOf,
+        links: Links,
+    ) -> None:
+        self.topology, self.net, self.steps, self.sizes, self.whole = topology, net, steps, sizes, whole
+        self.shares, self.links = shares, links
+        self.forms: dict[DeviceMesh, int] = {}
+        self.forms_made: list[DeviceMesh] = []
+        self.known: dict[object, list[tuple[int, DeviceMesh]]] = {}
+        self.blocks: list[Block] = []
+        self.numbers: dict[object, int] = {}
+        self.linked: dict[object, tuple[Link, Link]] = {}
+
+    def blocks_of(self, move: Move) -> Iterator[int]:
+        """Numbers of the blocks that a stage may be that makes the move."""
+        size = size_of(move.take)
+        if size == len(self.topology.devices) and not self.whole and move.mesh and not move.replicas:
+            return
+        state = self.steps.states[move.source]
+        hosts = self.steps.hosts_of(state, move.take)
+        own = self.steps.of_hosts(move.take, hosts)
+        devices = [self.steps.devices[number] for number in own]
+        if move.mesh and (size < len(self.topology.devices) or self.whole):
+            for form, mesh in self.meshes(move.take, devices):
+                yield self.number(form, mesh, (), self.best_links(move, own, alone=False))
+        if move.replicas:
+            for form, mesh in self.meshes((), devices[:1]):
+                others = tuple(device.name for device in devices[1:])
+                yield self.number(form, mesh, others, self.best_links(move, own, alone=True))
+
+    def number(self, form: int, mesh: DeviceMesh, others: tuple[str, ...], links: tuple[Link, Link]) -> int:
+        key = form, len(others), links
+        if key not in self.numbers:
+            self.numbers[key] = len(self.blocks)
+            self.blocks.append(Block(len(self.blocks), form, mesh, others, links))
+        return self.numbers[key]
+
+    def best_links(self, move: Move, own: Sequence[int], *, alone: bool) -> tuple[Link, Link]:
+        """The best links before and behind a block of these devices; ``alone``: replicas."""
+        before = self.steps.taken(self.steps.states[move.source])
+        behind = sorted(set(range(len(self.steps.devices))).difference(before, own))
+        key = tuple(own), self.links.seen(before), self.links.seen(behind), alone
+        if key not in self.linked:
+            self.linked[key] = self.links.before(own, before, alone), self.links.behind(own, behind, alone)
+        return self.linked[key]
+
+    def meshes(self, take: Take, devices: Sequence[Device]) -> list[tuple[int, DeviceMesh]]:
+        """The meshes of a take, each with its form; without a take of one device."""
+        key = self.steps.signature(take) if take else (devices[0].type, self.topology.memory(devices[0]))
+        if key not in self.known:
+            self.known[key] = [(self.form(mesh), mesh) for mesh in self.made(devices)]
+        return self.known[key]
+
+    def form(self, mesh: DeviceMesh) -> int:
+        form = self.forms.setdefault(replace(mesh, devices=()), len(self.forms))
+        if form == len(self.forms_made):
+            self.forms_made.append(mesh)
+        return form
+
+    def made(self, devices: Sequence[Device]) -> Iterator[DeviceMesh]:
+        every_shape = [self.sizes] if self.sizes else shapes_on(self.topology, devices)
         for shape in every_shape:
-            for along in shares(shape, devices):
+            for along in self.shares(shape, devices):
                 try:
-                    mesh = mesh_of(topology, net, shape, first, along)
+                    mesh = mesh_of(self.topology, self.net, shape, 0, along, devices)
                 except InvalidInput:
-                    if sizes:
+                    if self.sizes:
                         raise
                     continue
                 turned = len(shape) == 2 and shape[0] > shape[1] and shape[::-1] in every_shape
-                if not sizes and turned and not along and _alike(mesh):
-                    continue
-                form = forms.setdefault(replace(mesh, devices=()), len(forms))
-                blocks.append(Block(first, first + size, form, mesh))
-    if not sizes and replicas > 1:
-        blocks += _replicated(topology, {block.first: block for block in blocks if block.size == 1}, replicas, stages)
-    blocks.sort(key=lambda block: (block.behind, block.first, block.form))
-    known = {block.form: block.mesh for block in reversed(blocks)}
-    return Submeshes(count, tuple(blocks), tuple(known[form] for form in range(len(forms))))
+                if self.sizes or not turned or along or not _alike(mesh):
+                    yield mesh
 
 
 def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
@@ -131,48 +230,14 @@ def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
     kept = [block for block in meshes.blocks if block.mesh.sizes == sizes]
     numbers = {form: number for number, form in enumerate(sorted({block.form for block in kept}))}
     blocks = tuple(replace(block, form=numbers[block.form]) for block in kept)
-    return Submeshes(meshes.devices, blocks, tuple(meshes.forms[form] for form in numbers))
+    return replace(meshes.among(kept), blocks=blocks, forms=tuple(meshes.forms[form] for form in numbers))
 
 
-def _replicated(topology: Topology, singles: Mapping[int, Block], most: int, stages: int) -> list[Block]:
-    """The blocks of replicas; ``singles``: blocks of one device, by its number; ``most``: replicas of a stage."""
-    count = len(topology.devices)
-    places = [(first, size) for first in range(count) for size in range(2, count - first + 1)]
-    if count > MOST_ANYWHERE:
-        places = block_places(topology, stages)
-    found = []
-    for first, size in places:
-        own = [singles[number] for number in range(first, first + size) if number in singles]
-        if 1 < size == len(own) <= most and len({block.form for block in own}) == 1:
-            others = tuple(device for block in own[1:] for device in block.mesh.devices)
-            found.append(Block(first, first + size, own[0].form, own[0].mesh, others))
-    return found
-
-
-def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
-    """First device and size of every mesh: any within a host, and any of neighbouring whole hosts. Of many devices: those whose
-    size divides that of the host, or the number of hosts, that begin, in their host or among the hosts, at a multiple of their
-    size, and hold a whole host or one in ``MOST_DEVICES`` of all devices; for exactly so many ``stages`` of any such size,
-    since larger ones may be too few."""
-    hosts: list[tuple[int, int]] = []
-    first = 0
-    for _, members in groupby(topology.devices, key=lambda device: device.host):
-        size = len(list(members))
-        hosts.append((first, size))
-        first += size
-    aligned, least = few(topology), 0.0 if stages else first / MOST_DEVICES
-    found: set[tuple[int, int]] = set()
-    for start, size in hosts:
-        for part in range(1, size + 1):
-            if not aligned or (size % part == 0 and part >= min(least, size)):
-                found.update((start + offset, part) for offset in range(0, size - part + 1, part if aligned else 1))
-    for some in range(2, len(hosts) + 1):
-        if not aligned or len(hosts) % some == 0:
-            for i in range(0, len(hosts) - some + 1, some if aligned else 1):
-                size = sum(size for _, size in hosts[i : i + some])
-                if not (aligned and size < least):
-                    found.add((hosts[i][0], size))
-    return sorted(found)
+def searched_sizes(topology: Topology, net: Network, *, stages: int = 0, replicas: int = 1) -> tuple[list[int], str]:
+    """How many devices a mesh of a stage may have, and what of these is not searched (empty: all is)."""
+    steps = taking(topology, net, Asked(0, replicas, stages))
+    told = [steps.told] if steps.told else []
+    return steps.sizes, ", ".join([*told, *([FEW] if few(topology) else [])])
 
 
 def _alike(mesh: DeviceMesh) -> bool:
@@ -180,4 +245,4 @@ def _alike(mesh: DeviceMesh) -> bool:
     return (one.rings, one.exchanges) == (two.rings, two.exchanges)
 
 
-__all__ = ["FEW", "Block", "Shape", "SharesOf", "Submeshes", "block_places", "of_shape", "submeshes"]
+__all__ = ["FEW", "Block", "Shape", "SharesOf", "Submeshes", "of_shape", "searched_sizes", "submeshes"]

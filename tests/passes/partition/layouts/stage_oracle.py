@@ -1,12 +1,16 @@
-"""The best plan in stages on meshes and replicas by brute force: every cut, every sequence of blocks, every layout at a border,
-and each stage enumerated or, where it has many assignments, by the integer programme."""
+"""The best plan in stages on meshes and replicas by brute force: every cut, every assignment of devices, every layout at a
+border, and each stage enumerated or, where it has many assignments, by the integer programme.
+
+A stage has some devices of one host or all of several hosts, as a mesh of any shape, or any devices of one type as replicas.
+Of devices of one type and host, whose links are alike in the topologies of these tests, stages take the first ones.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,11 +26,13 @@ from passes.meshes.costs.cross_mesh import Crossing, Party, message_bytes
 from passes.meshes.costs.footprint import footprint
 from passes.meshes.costs.price import price
 from passes.meshes.layouts import Placements
+from passes.meshes.mesh import DeviceMesh, mesh_of, shapes
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
-from passes.partition.chain.submeshes import Block, Submeshes
+from passes.partition.chain.submeshes import Block, SharesOf
+from passes.partition.chain.taking import ordered
 from passes.partition.chain.units import units_of
 from passes.partition.layouts import build
 from passes.partition.layouts.problem.build import OVERLAPS
@@ -45,22 +51,71 @@ def costed(text: str) -> Module:
     return CostPass().run(parse_module(text), pass_context(DiagnosticSink()))
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a stage may be: devices as a mesh, or one of them and ``others`` as further replicas."""
+
+    mesh: DeviceMesh
+    form: int
+    others: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (*self.mesh.devices, *self.others)
+
+
+def places_of(topology: Topology, replicas: int, shares: SharesOf) -> tuple[list[Place], list[DeviceMesh]]:
+    """All places, and one mesh of each form."""
+    net = network(topology)
+    devices = ordered(topology, net)
+    hosts = [[device for device in devices if device.host == host] for host in dict.fromkeys(d.host for d in devices)]
+    sets = [list(some) for host in hosts for size in range(1, len(host) + 1) for some in itertools.combinations(host, size)]
+    for count in range(2, len(hosts) + 1):
+        sets += [list(itertools.chain(*some)) for some in itertools.combinations(hosts, count)]
+    forms: dict[DeviceMesh, int] = {}
+    found: list[Place] = []
+    for some in sets:
+        for shape in shapes(len(some)) if len(some) > 1 else ((1,),):
+            for along in shares(shape, some):
+                mesh = mesh_of(topology, net, shape, 0, along, some)
+                found.append(Place(mesh, forms.setdefault(replace(mesh, devices=()), len(forms))))
+    alone = {place.devices[0]: place for place in found if len(place.devices) == 1}
+    for size in range(2, replicas + 1):
+        for some in map(list, itertools.combinations(devices, size)):
+            if len({(device.type, topology.memory(device)) for device in some}) == 1:
+                found.append(replace(alone[some[0].name], others=tuple(device.name for device in some[1:])))
+    return found, list(forms)
+
+
 class Oracle:
     """The least value of all plans in stages, from the definition: nothing is shared with the search but the problem of a stage
     and the cost of a message."""
 
-    def __init__(self, module: Module, meshes: Submeshes, microbatches: int = 0, memory: int | None = None) -> None:
-        """``microbatches``: of a training step; 0: inference. ``memory``: bytes per device at most."""
+    def __init__(
+        self,
+        module: Module,
+        replicas: int = 1,
+        microbatches: int = 0,
+        memory: int | None = None,
+        shares: SharesOf = lambda shape, devices: ((),),
+    ) -> None:
+        """``replicas``: of a stage at most; ``microbatches``: of a training step; 0: inference. ``memory``: bytes per device at
+        most."""
         topology = module.first(Topology)
         assert topology is not None
-        self.module, self.meshes = module, meshes
+        self.module = module
+        self.places, forms = places_of(topology, replicas, shares)
+        self.mates: dict[str, set[str]] = {}  # of a device, those before it that are alike
+        for device in (known := ordered(topology, network(topology))):
+            like = {other.name for other in known if replace(other, name="") == replace(device, name="")}
+            self.mates[device.name] = like & self.mates.keys()
         self.crossing = Crossing(topology, network(topology))
         found = folding(module.entry, module)
         self.microbatches, self.memory = microbatches, memory
         training = {"training": True, "microbatches": microbatches} if microbatches else {}
         # In training a problem counts sums of gradients as if all were hidden: ``least_of_all`` adds those that are not.
         self.overlap = OVERLAPS[0] if microbatches else None
-        wholes = [build(module, module.entry, mesh, found, overlap=self.overlap, **training) for mesh in meshes.forms]  # type: ignore[arg-type]
+        wholes = [build(module, module.entry, mesh, found, overlap=self.overlap, **training) for mesh in forms]  # type: ignore[arg-type]
         self.units = units_of(module.entry, found, wholes[0])
         self.cutters = [Cutter(whole, self.units.constants.ops) for whole in wholes]
         self.known: dict[object, float] = {}
@@ -68,21 +123,22 @@ class Oracle:
     def best(self, stages: int = 0) -> float:
         return min((self.plan(line, 0, {}, [0.0] * len(line)) for line in self.lines(stages)), default=math.inf)
 
-    def lines(self, stages: int) -> Iterator[list[tuple[int, int, Block]]]:
-        def from_(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
+    def lines(self, stages: int) -> Iterator[list[tuple[int, int, Place]]]:
+        def from_(unit: int, used: frozenset[str]) -> Iterator[list[tuple[int, int, Place]]]:
             if unit == self.units.count:
                 yield []
                 return
-            for behind in range(unit + 1, self.units.count + 1):
-                for block in self.meshes.blocks:
-                    if block.first >= device:
-                        yield from ([(unit, behind, block), *rest] for rest in from_(behind, block.behind))
+            for place in self.places:
+                taken = used.union(place.devices)
+                if used.isdisjoint(place.devices) and all(self.mates[device] <= taken for device in place.devices):
+                    for behind in range(unit + 1, self.units.count + 1):
+                        yield from ([(unit, behind, place), *rest] for rest in from_(behind, taken))
 
-        return (line for line in from_(0, 0) if not stages or len(line) == stages)
+        return (line for line in from_(0, frozenset()) if not stages or len(line) == stages)
 
     def plan(
         self,
-        line: list[tuple[int, int, Block]],
+        line: list[tuple[int, int, Place]],
         number: int,
         lies: dict[str, tuple[int, Placements]],
         spent: list[float],
@@ -137,21 +193,21 @@ class Oracle:
         assert isinstance(type_, TensorType)
         return replace(type_, layout=Layout("@mesh", placements)) if maker.sizes else type_
 
-    def handed(self, line: list[tuple[int, int, Block]], block: Block) -> float:
+    def handed(self, line: list[tuple[int, int, Place]], block: Place) -> float:
         """Seconds of a stage for its hand-over of a microbatch."""
         devices = sum(len(replicas_of(b)) * len(b.mesh.devices) for _, _, b in line)
         if (len(line) if self.microbatches else devices) == 1:
             return 0.0
         return max(type_.handover for type_ in block.mesh.types)
 
-    def worth(self, line: list[tuple[int, int, Block]], spent: list[float]) -> float:
+    def worth(self, line: list[tuple[int, int, Place]], spent: list[float]) -> float:
         """The value of a plan whose stages spend so much on a microbatch."""
         each = [seconds / len(replicas_of(block)) for seconds, (_, _, block) in zip(spent, line, strict=True)]
         return max(each) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
 
     def stage(
         self,
-        block: Block,
+        block: Place,
         ops: tuple[int, ...],
         given: dict[str, int],
         made: dict[str, int],
@@ -190,7 +246,7 @@ class Oracle:
             if self.memory is None and not self.microbatches:
                 self.known[key] = least(whole_problem)
             else:
-                task = StageTask(StageRun(0, 0, block), ops, cutter, stage, border, in_flight)
+                task = StageTask(StageRun(0, 0, Block(0, block.form, block.mesh)), ops, cutter, stage, border, in_flight)
                 self.known[key] = self.least_of_all(whole_problem, task, fixed, buffers)
         return self.known[key]
 
@@ -240,7 +296,7 @@ def shape(party: Party) -> object:
     return party.sizes, party.shares
 
 
-def replicas_of(block: Block) -> tuple[Party, ...]:
+def replicas_of(block: Place) -> tuple[Party, ...]:
     """What takes the microbatches of a stage in turn."""
     if len(block.mesh.devices) > 1:
         return (Party(block.mesh.devices, block.mesh.sizes, block.mesh.shares),)
@@ -254,4 +310,4 @@ def least(problem: ShardProblem) -> float:
     return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
 
 
-__all__ = ["Oracle", "TooMany", "costed", "least"]
+__all__ = ["Oracle", "Place", "TooMany", "costed", "least"]

@@ -21,7 +21,6 @@ from ir.core.module import Mesh, Module, Plan, Schedule
 from ir.core.topology import Device, Topology
 from ir.core.types import Placement, TensorType
 from passes.costs import exchange
-from passes.costs.exchange import Speed
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan
 from passes.graph.folding import folding
@@ -31,7 +30,7 @@ from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.pipeline import StageRun, alike
 from passes.partition.chain.solved import SolvedStages
 from passes.partition.chain.stages import StageSearch
-from passes.partition.chain.submeshes import Block, Submeshes, submeshes
+from passes.partition.chain.submeshes import Block, SharesOf, Submeshes, submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts.mesh.speeds import Speeds
 from passes.partition.layouts.problem.problem import Floats, ShardProblem
@@ -41,7 +40,7 @@ from passes.timeline.families import step
 from passes.timeline.simulate import simulate
 from passes.timeline.workload import largest_load, workload
 from tests.passes.claims import SOLVED, Claim
-from tests.passes.partition.layouts.stage_oracle import Oracle, TooMany, costed, least
+from tests.passes.partition.layouts.stage_oracle import Oracle, Place, TooMany, costed, least
 from tests.passes.partition.on_meshes import on_meshes
 
 
@@ -130,7 +129,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
-def blocks_of(module: Module, sizes: tuple[int, ...] = (), replicas: int = 1) -> Submeshes:
+def shares_of(module: Module) -> SharesOf:
     topology = module.first(Topology)
     assert topology is not None
     speeds = Speeds(module, topology)
@@ -138,14 +137,22 @@ def blocks_of(module: Module, sizes: tuple[int, ...] = (), replicas: int = 1) ->
     def shares(shape: tuple[int, ...], devices: Sequence[Device]) -> tuple[Along, ...]:
         return speeds.candidates(shape, devices=devices) if len({device.type for device in devices}) > 1 else ((),)
 
-    return submeshes(topology, network(topology), sizes, replicas=replicas, shares=shares)
+    return shares
+
+
+def blocks_of(module: Module, sizes: tuple[int, ...] = (), replicas: int = 1, training: bool = False) -> Submeshes:
+    topology = module.first(Topology)
+    assert topology is not None
+    net, shares = network(topology), shares_of(module)
+    return submeshes(topology, net, sizes, replicas=replicas, training=training, shares=shares)
 
 
 def claimed(module: Module, stages: int = 0, microbatches: int = 0, memory: int = 0) -> Claim:
     """What the search says, beside every plan in stages. ``microbatches``: of a training step; ``memory``: bytes per device;
     0: no limit."""
-    meshes = blocks_of(module, replicas=1 if microbatches else 4)
-    best = Oracle(module, meshes, microbatches, memory or None).best(stages)
+    replicas = 1 if microbatches else 4
+    meshes = blocks_of(module, replicas=replicas, training=microbatches > 0)
+    best = Oracle(module, replicas, microbatches, memory or None, shares_of(module)).best(stages)
     bound, value = searched(module, meshes, stages, microbatches, memory)
     tight = value <= bound * (1 + 1e-9)
     faults = [f"it takes {value / best} times what the best one takes"] if 4 * best < value < math.inf else []
@@ -215,6 +222,42 @@ def test_no_plan_is_below_the_bound_where_sums_travel_beside_the_backward_pass(s
             reject()
 
 
+def redeclared(module: Module, order: Sequence[int]) -> Module:
+    """With the devices of the topology in another order."""
+    topology = module.first(Topology)
+    assert topology is not None
+    return module.replace(topology, replace(topology, devices=tuple(topology.devices[number] for number in order)))
+
+
+@given(SEEDS, st.sampled_from([[4], [2, 2], [3, 1]]), st.permutations(range(4)), st.sampled_from([0, 4]))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+def test_the_order_in_which_devices_are_declared_changes_nothing(
+    seed: int, hosts: list[int], order: list[int], microbatches: int
+) -> None:
+    rng = Random(seed)
+    widths, speeds = [rng.choice((2, 8, 64)) for _ in range(4)], rng.sample((1, 1, 3, 3), 4)
+    module = costed(text_of(widths, rng.random() < 0.5, hosts, speeds, rng.choice((1e7, 1e9)), rng.choice((1e7, 1e8))))
+    bounds, values = zip(
+        *(
+            searched(one, blocks_of(one, replicas=1 if microbatches else 4, training=microbatches > 0), 0, microbatches)
+            for one in (module, redeclared(module, order))
+        ),
+        strict=True,
+    )
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
+
+
+def test_a_slow_device_may_be_first_whatever_the_order() -> None:
+    """The first product is small, the second large: best on the slow device and the fast one, in this order."""
+    for speeds in ([1, 9], [9, 1]):
+        module = costed(text_of([8, 8, 64], False, [2], speeds, 1e12, 1e12))
+        plan = on_meshes(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
+        assert plan is not None
+        assert [stage.device_type for stage in plan.stages] == ["t1", "t9"]
+        assert plan.status == "optimal"
+
+
 TWO_HOSTS = """
 module @m {opset.onnx = 20} {
   resource @w0 : tensor<64x64xf32> = declared
@@ -247,7 +290,7 @@ def test_one_member_may_send_for_all_to_a_mesh_of_another_shape() -> None:
     """As if all members sent the whole value over the link of their host at once, a bound had been above the best plan."""
     module = costed(TWO_HOSTS)
     meshes = blocks_of(module)
-    best = Oracle(module, meshes).best(2)
+    best = Oracle(module).best(2)
     bound, value = searched(module, meshes, 2)
     assert bound <= best * (1 + 1e-9)
     assert value == pytest.approx(best)
@@ -267,13 +310,14 @@ def test_two_messages_through_one_port_pay_its_latency(
 
 
 class Spent(Oracle):
-    """What each run spends at least, by its block and whether the stages beside it are alike, over all plans."""
+    """What each run spends at least, by its block and whether the stages beside it are alike, over all plans of ``meshes``."""
 
     least: dict[tuple[Block, bool, bool, int, int], float]
+    meshes: Submeshes
 
     def plan(
         self,
-        line: list[tuple[int, int, Block]],
+        line: list[tuple[int, int, Place]],
         number: int,
         lies: dict[str, tuple[int, tuple[Placement, ...]]],
         spent: list[float],
@@ -281,13 +325,21 @@ class Spent(Oracle):
         if number < len(line):
             super().plan(line, number, lies, spent)
             return -2.0  # so that no other plan is passed by
-        runs = [StageRun(*row) for row in line]
+        state, runs = 0, []
+        for first, behind, place in line:
+            rows = ((target, self.meshes.blocks[block]) for source, target, block in self.meshes.moves if source == state)
+            wanted = len(place.devices), place.mesh.sizes
+            found = [(target, block) for target, block in rows if (block.size, block.mesh.sizes) == wanted]
+            if not found:  # axes of like links the other way round
+                return -2.0
+            state, block = found[0]
+            runs.append(StageRun(first, behind, block))
         for run, sides, seconds in zip(runs, alike(runs), spent, strict=True):
             key = (run.block, *sides, run.first, run.behind)
             self.least[key] = min(self.least.get(key, math.inf), seconds / run.block.replicas)
         return -2.0
 
-    def worth(self, line: list[tuple[int, int, Block]], spent: list[float]) -> float:
+    def worth(self, line: list[tuple[int, int, Place]], spent: list[float]) -> float:
         return -3.0
 
     def least_of_all(self, problem: ShardProblem, *told: object) -> float:
@@ -299,16 +351,18 @@ class Spent(Oracle):
 def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) -> None:
     """Beside a stage of another shape a searched run had given back an even part of what it had paid for transfers."""
     module = costed(text_of([8, 8, 512], False, [6], [1] * 6, 1e6, 1e9).replace("tensor<4x", "tensor<1x"))
-    meshes, topology = blocks_of(module, replicas=1 if microbatches else 6), module.first(Topology)
+    replicas, topology = 1 if microbatches else 6, module.first(Topology)
     assert topology is not None
-    oracle = Spent(module, meshes, microbatches)
-    oracle.least = {}
+    meshes = blocks_of(module, replicas=replicas, training=microbatches > 0)
+    oracle = Spent(module, replicas, microbatches)
+    oracle.least, oracle.meshes = {}, meshes
     oracle.best()
     training = {"training": True, "microbatches": microbatches} if microbatches else {}
     found = folding(module.entry, module)
     bounding = Bounding(module, topology, network(topology), found, meshes, **training)  # type: ignore[arg-type]
     for form in bounding.forms:
         bounding.cutter(form)
+    assert oracle.least
     for block, _, _, first, behind in oracle.least:
         bounding.solve(StageRun(first, behind, block), (False, False), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
@@ -339,7 +393,7 @@ def test_search_meets_brute_force_where_links_are_slow() -> None:
     module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 1, 1], 1e9, 1e8))
     meshes = blocks_of(module)
     bound, value = searched(module, meshes)
-    assert value == pytest.approx(Oracle(module, meshes).best(), rel=1e-6)
+    assert value == pytest.approx(Oracle(module).best(), rel=1e-6)
     assert value == pytest.approx(bound, rel=1e-6)
 
 
@@ -458,7 +512,7 @@ def test_a_chain_is_cut_before_any_op_whatever_its_widths() -> None:
     text = text_of([64, 64, 64, 32, 16, 8], False, [1, 1], [1, 1], 1e12, 1e12)
     for memory in ("", ", memory = 36000"):  # all products but the last hold 43008 bytes of weights
         module = costed(text.replace("overhead = 1e-6", f"overhead = 1e-6{memory}"))
-        assert Oracle(module, blocks_of(module)).units.count == 5
+        assert Oracle(module).units.count == 5
         plan = on_meshes(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
         assert plan is not None
         assert max(stage.working for stage in plan.stages) < 0.65 * sum(stage.working for stage in plan.stages)
@@ -481,39 +535,34 @@ def test_units_are_downsets() -> None:
         assert units.count > 4
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), st.randoms(use_true_random=False))
+@given(
+    st.integers(1, 4), st.sampled_from([[1], [2], [4], [2, 2], [2, 1]]), st.integers(0, 3), st.randoms(use_true_random=False)
+)
 @settings(deadline=None, max_examples=30)
-def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
+def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
-    from passes.meshes.mesh import Axis, DeviceMesh
     from passes.partition.chain.pipeline import Table, alike, flush, least, shortest
 
-    blocks: list[Block] = []
-    for first in range(devices):
-        for behind in range(first + 1, devices + 1):
-            for shape in {(behind - first,), (1, behind - first)}:
-                mesh = DeviceMesh(tuple(Axis("xy"[i], size, Speed(1.0)) for i, size in enumerate(shape)))
-                blocks.append(Block(first, behind, len(blocks), mesh))
-    meshes = Submeshes(devices, tuple(sorted(blocks, key=lambda b: b.behind)), tuple(b.mesh for b in blocks))
+    speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
+    meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
     tables: dict[tuple[Block, bool, bool], Floats] = {}
-    for block in blocks:
+    for block in meshes.blocks:
         for before, behind_ in itertools.product((False, True), repeat=2):
             tables[block, before, behind_] = np.full((units, units + 1), np.inf)
             for i, j in itertools.combinations(range(units + 1), 2):
                 tables[block, before, behind_][i, j] = random.randint(1, 9)
 
-    def sequences(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
+    def sequences(unit: int, state: int) -> Iterator[list[tuple[int, int, Block]]]:
         if unit == units:
             yield []
             return
-        for j in range(unit + 1, units + 1):
-            for block in blocks:
-                if block.first >= device:
-                    yield from ([(unit, j, block), *rest] for rest in sequences(j, block.behind))
+        for source, target, number in meshes.moves.tolist():
+            if source == state:
+                for j in range(unit + 1, units + 1):
+                    yield from ([(unit, j, meshes.blocks[number]), *rest] for rest in sequences(j, target))
 
     def costs(line: list[tuple[int, int, Block]]) -> list[float]:
-        shapes = [block.mesh.sizes for _, _, block in line]
-        same = [False, *(a == b for a, b in itertools.pairwise(shapes)), False]
+        same = [False, *(a.shape == b.shape for (_, _, a), (_, _, b) in itertools.pairwise(line)), False]
         return [float(tables[b, same[k], same[k + 1]][i, j]) for k, (i, j, b) in enumerate(line)]
 
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
@@ -525,6 +574,8 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
     found = least(table, meshes, units, stages)
     assert found.value == expected
     if found.runs:
+        used = [device for run in found.runs for device in (*run.block.mesh.devices, *run.block.others)]
+        assert len(used) == len(set(used))
         told = zip(found.runs, alike(found.runs), strict=True)
         assert max(tables[run.block, *sides][run.first, run.behind] for run, sides in told) == expected
         total = min(sum(line) for line in lines if max(line) <= expected)
@@ -609,11 +660,11 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     module = costed(text)
     topology = module.first(Topology)
     assert topology is not None
-    blocks = blocks_of(module)
+    blocks = blocks_of(module, training=True)
     found = folding(module.entry, module)
     search = StageSearch(Bounding(module, topology, network(topology), found, blocks, training=True, microbatches=8))
-    (one,) = {block.mesh.devices: block for block in blocks.blocks if block.mesh.devices == ("d10",)}.values()
-    (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
+    one = next(block for block in blocks.blocks if block.mesh.devices == ("d10",))
+    four = next(block for block in blocks.blocks if block.mesh.sizes == (4,))
     made = search.solver.solve((StageRun(0, 2, one), StageRun(2, search.bounding.units.count, four)), math.inf)
     assert isinstance(made, SolvedStages)
     solved, spent = search.valued(made)
@@ -632,7 +683,7 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
     from tests.passes.partition.layouts.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
-    found, meshes = prepared(SMALL)[1], blocks_of(module, (1,))
+    found, meshes = prepared(SMALL)[1], blocks_of(module, (1,), training=True)
 
     topology = module.first(Topology)
     assert topology is not None
@@ -659,9 +710,10 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
     from tests.passes.partition.layouts.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
-    topology, meshes = module.first(Topology), blocks_of(module)
+    topology = module.first(Topology)
     assert topology is not None
     for microbatches in (0, 4):
+        meshes = blocks_of(module, training=microbatches > 0)
         bounding = Bounding(
             module,
             topology,
@@ -676,7 +728,7 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
         built = [form.cutter is not None for form in bounding.forms]
         assert len(built) > sum(built) == 1
         number = built.index(False)
-        assert not bounding.built_by(number, None, 0.0)
+        assert not bounding.built_by(number, 0.0)
         assert bounding.forms[number].cutter is None
         bound, value = searched(module, meshes, microbatches=microbatches)
         assert plan.bound <= value * (1 + 1e-6)

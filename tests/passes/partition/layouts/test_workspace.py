@@ -53,7 +53,7 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
             entering, leaving = cutter.crossing(ops)
             layouts = {name: len(whole.layouts[name].placements) for name in (*entering, *leaving)}
             border = Border(send={name: np.zeros(layouts[name]) for name in leaving})
-            task = StageTask(StageRun(first, behind, Block(0, 1, 0, mesh)), ops, cutter, cutter.cut(ops, border), border, 1)
+            task = StageTask(StageRun(first, behind, Block(0, 0, mesh)), ops, cutter, cutter.cut(ops, border), border, 1)
             problem = task.given.problem
             choices = [int(generator.integers(len(problem.node(node).seconds))) for node in range(problem.size)]
             decisions = task.decisions(choices)
