@@ -83,7 +83,7 @@ def test_bounds_are_of_plans_whose_activations_fit(seed: int, part: float) -> No
     most = max(stage.memory for stage in plan_within(module, -1, replicas=0).stages)
     plan = plan_within(module, int(part * most), replicas=0)
     assert max(stage.memory for stage in plan.stages) <= int(part * most)
-    assert plan.value <= plan.bound * 1.01
+    assert plan.value <= plan.bound * 1.05
 
 
 @settings(deadline=None, max_examples=8)
