@@ -302,7 +302,6 @@ class MeshesSearch:
             stages=self.stages,
             replicas=self.most_replicas(topology),
             training=self.training,
-            training=self.training,
             shares=self.shares_of(module, topology),
         )
 
