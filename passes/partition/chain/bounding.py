@@ -120,7 +120,8 @@ class Bounding:
         self.recomputes = recomputes(module)
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
         self.links = meshes.links
-        assert self.links.returns == training
+        if self.links.returns != training:
+            raise AssertionError("the blocks have the links of another objective")
         self.solved = 0
         self.took: dict[int, float] = {}
         began = now()

@@ -179,7 +179,7 @@ def taking(topology: Topology, net: Network, asked: Asked) -> Taking:
         lines = (((tuple(itertools.chain(*(pool for group in lines for host in group for pool in host))),),),)
         steps = _Steps(lines, kinds, Hosts.IN_ORDER, asked, line=True, multiples=True)
         return _states(devices, steps, ONE_ORDER if len(device_classes(topology)) > 1 else "")
-    most = max(MOST_MOVES, sum(size * (size + 1) for size in sizes))
+    most = max(MOST_MOVES, neighbours(sizes))
     options = [] if few(topology) else [(Hosts.ANY, groups, False), (Hosts.IN_TURN, groups, False)]
     if few(topology) or unequal:
         options.append((Hosts.IN_TURN, lines, True))
@@ -201,6 +201,11 @@ def taking(topology: Topology, net: Network, asked: Asked) -> Taking:
 
 class TooManyMovesError(Exception):
     """There are more moves than asked for."""
+
+
+def neighbours(sizes: Sequence[int]) -> int:
+    """About twice as many moves as there are where stages take neighbours on hosts of such sizes."""
+    return sum(size * (size + 1) for size in sizes)
 
 
 def _straddles(sizes: Sequence[int], size: int) -> bool:

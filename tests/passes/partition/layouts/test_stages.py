@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 
@@ -33,7 +32,7 @@ from passes.partition.chain.stages import StageSearch
 from passes.partition.chain.submeshes import Block, SharesOf, Submeshes, submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts.mesh.speeds import Speeds
-from passes.partition.layouts.problem.problem import Floats, ShardProblem
+from passes.partition.layouts.problem.problem import ShardProblem
 from passes.plan.written import written
 from passes.programs.schedule import SchedulePass
 from passes.timeline.families import step
@@ -220,42 +219,6 @@ def test_no_plan_is_below_the_bound_where_sums_travel_beside_the_backward_pass(s
             assert not claimed_of_chain(seed, "training").wrong
         except TooMany:
             reject()
-
-
-def redeclared(module: Module, order: Sequence[int]) -> Module:
-    """With the devices of the topology in another order."""
-    topology = module.first(Topology)
-    assert topology is not None
-    return module.replace(topology, replace(topology, devices=tuple(topology.devices[number] for number in order)))
-
-
-@given(SEEDS, st.sampled_from([[4], [2, 2], [3, 1]]), st.permutations(range(4)), st.sampled_from([0, 4]))
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
-def test_the_order_in_which_devices_are_declared_changes_nothing(
-    seed: int, hosts: list[int], order: list[int], microbatches: int
-) -> None:
-    rng = Random(seed)
-    widths, speeds = [rng.choice((2, 8, 64)) for _ in range(4)], rng.sample((1, 1, 3, 3), 4)
-    module = costed(text_of(widths, rng.random() < 0.5, hosts, speeds, rng.choice((1e7, 1e9)), rng.choice((1e7, 1e8))))
-    bounds, values = zip(
-        *(
-            searched(one, blocks_of(one, replicas=1 if microbatches else 4, training=microbatches > 0), 0, microbatches)
-            for one in (module, redeclared(module, order))
-        ),
-        strict=True,
-    )
-    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
-    assert values[0] == pytest.approx(values[1], rel=1e-9)
-
-
-def test_a_slow_device_may_be_first_whatever_the_order() -> None:
-    """The first product is small, the second large: best on the slow device and the fast one, in this order."""
-    for speeds in ([1, 9], [9, 1]):
-        module = costed(text_of([8, 8, 64], False, [2], speeds, 1e12, 1e12))
-        plan = on_meshes(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
-        assert plan is not None
-        assert [stage.device_type for stage in plan.stages] == ["t1", "t9"]
-        assert plan.status == "optimal"
 
 
 TWO_HOSTS = """
@@ -533,59 +496,6 @@ def test_units_are_downsets() -> None:
                 seen.update(value.name for value in module.entry.ops[op].results)
         assert sorted(op for ops in units.ops for op in ops) == list(range(len(module.entry.ops)))
         assert units.count > 4
-
-
-@given(
-    st.integers(1, 4), st.sampled_from([[1], [2], [4], [2, 2], [2, 1]]), st.integers(0, 3), st.randoms(use_true_random=False)
-)
-@settings(deadline=None, max_examples=30)
-def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], stages: int, random: Random) -> None:
-    """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
-    from passes.partition.chain.pipeline import Table, alike, flush, least, shortest
-
-    speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
-    meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
-    tables: dict[tuple[Block, bool, bool], Floats] = {}
-    for block in meshes.blocks:
-        for before, behind_ in itertools.product((False, True), repeat=2):
-            tables[block, before, behind_] = np.full((units, units + 1), np.inf)
-            for i, j in itertools.combinations(range(units + 1), 2):
-                tables[block, before, behind_][i, j] = random.randint(1, 9)
-
-    def sequences(unit: int, state: int) -> Iterator[list[tuple[int, int, Block]]]:
-        if unit == units:
-            yield []
-            return
-        for source, target, number in meshes.moves.tolist():
-            if source == state:
-                for j in range(unit + 1, units + 1):
-                    yield from ([(unit, j, meshes.blocks[number]), *rest] for rest in sequences(j, target))
-
-    def costs(line: list[tuple[int, int, Block]]) -> list[float]:
-        same = [False, *(a.shape == b.shape for (_, _, a), (_, _, b) in itertools.pairwise(line)), False]
-        return [float(tables[b, same[k], same[k + 1]][i, j]) for k, (i, j, b) in enumerate(line)]
-
-    lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
-    expected = min((max(line) for line in lines), default=math.inf)
-
-    def table(block: Block, before: bool, behind: bool) -> Table:
-        return Table.of(tables[block, before, behind])
-
-    found = least(table, meshes, units, stages)
-    assert found.value == expected
-    if found.runs:
-        used = [device for run in found.runs for device in (*run.block.mesh.devices, *run.block.others)]
-        assert len(used) == len(set(used))
-        told = zip(found.runs, alike(found.runs), strict=True)
-        assert max(tables[run.block, *sides][run.first, run.behind] for run, sides in told) == expected
-        total = min(sum(line) for line in lines if max(line) <= expected)
-        assert shortest(table, meshes, units, expected, stages).value == pytest.approx(total)
-        quickest = min((3 + len(line) - 1) * max(line) for line in lines)
-        step = flush(table, meshes, units, 3, stages)
-        sides = zip(step.runs, alike(step.runs), strict=True)
-        worst = max(tables[run.block, *side][run.first, run.behind] for run, side in sides)
-        assert step.value <= quickest <= (3 + len(step.runs) - 1) * worst
-        assert (3 + len(step.runs) - 1) * worst <= step.value * (1 + 1e-3)
 
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
