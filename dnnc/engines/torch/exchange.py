@@ -11,7 +11,7 @@ parts of unequal length. So are sums and maxima of little (``SWAPPED``), in one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -252,7 +252,8 @@ class Served:
 class Exchange:
     """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its
     program; ``turns``: microbatches of a step that the rank works on; ``buckets``: by channel, from the first gradient of a
-    step to its sum; ``ranges``: what ``_ranges`` has found."""
+    step to its sum; ``ranges``: what ``_ranges`` has found. ``look``: whether a gradient that is added is finite, None where
+    nobody asks; ``unfinite``: channels of those that were not."""
 
     network: Network
     stage: Stage
@@ -261,13 +262,15 @@ class Exchange:
     turns: int = 1
     buckets: dict[int, Bucket] = field(default_factory=dict)
     ranges: dict[tuple[int, int, bool], dict[int, tuple[int, int]]] = field(default_factory=dict)
+    look: Callable[[torch.Tensor], bool] | None = None
+    unfinite: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, network: Network, stage: Stage) -> Exchange:
+    def of(cls, network: Network, stage: Stage, look: Callable[[torch.Tensor], bool] | None = None) -> Exchange:
         """The collectives of a stage, by channel."""
         ops = {int(op.get("channel")): op for of_stage, op in network.step.collectives(network.rank) if of_stage is stage}
         turns = len(network.step.turns(stage, network.rank))
-        return cls(network, stage, network.step.program(stage, network.rank)[1], ops, turns)
+        return cls(network, stage, network.step.program(stage, network.rank)[1], ops, turns, look=look)
 
     def all_reduce(self, tensor: torch.Tensor, channel: int, reduction: str = "sum") -> torch.Tensor:
         """The sum, or maximum, of the terms of the group."""
@@ -290,6 +293,8 @@ class Exchange:
     def add(self, terms: Sequence[torch.Tensor], channel: int, reduction: str, microbatches: int) -> None:
         """Add a microbatch's terms of the gradients of a bucket, ``channel``: that of one of its sums. With those of the rank's
         last microbatch of the step begins the sum over the ranks, of means over ``microbatches``; it goes on by itself."""
+        if self.look is not None and not all(map(self.look, terms)):
+            self.unfinite.append(channel)
         bucket = self.buckets.get(channel)
         if bucket is None:
             bucket = self.buckets[channel] = Bucket.of(terms, self.turns)

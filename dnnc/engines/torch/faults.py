@@ -268,6 +268,38 @@ class NothingEvaluated(Fault, code="E0745"):
     message = "it has no samples to evaluate"
 
 
+class OpNotFinite(Fault, code="E0746"):
+    """An op of a training step made NaN or an infinity, and no op before it did, but for minus infinity of a mask."""
+
+    message = "{op} made {value} of {operands}: '%{result}' of stage {stage}, microbatch {microbatch}"
+    note = "{note_of_place}"
+    hint = f"{_SMALLER}; checkpoints of steps before are whole"
+    op: str
+    value: str
+    operands: str
+    result: str
+    stage: int
+    microbatch: int
+    place: str
+    """Where the op is in the model, empty where that is unknown."""
+
+    @property
+    def note_of_place(self) -> str:
+        return f"the op is of {self.place} in the model" if self.place else ""
+
+
+class ResultNotFinite(Fault, code="E0747"):
+    """A result of a stage holds NaN or an infinity. Which of its ops made it is not known: it came with what other members of a
+    mesh sent, or is in a gradient that a step summed."""
+
+    message = "'%{result}' of stage {stage} holds {value}: {op} made it, or an op before it"
+    hint = f"{_SMALLER}; checkpoints of steps before are whole"
+    result: str
+    stage: int
+    value: str
+    op: str
+
+
 class WeightNotFinite(Fault, code="E0742"):
     """A weight holds NaN or an infinity, so training cannot go on."""
 

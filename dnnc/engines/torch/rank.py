@@ -186,7 +186,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     begin = resumed.position if resumed is not None else Position(0, options.seed)
     weights = load_weights(step, rank, files.initial, resumed)
     data, digested = _data(step, rank, options, begin)
-    trainer = Trainer(step, rank, files.functions, weights, network, mark)
+    trainer = Trainer(step, rank, files.functions, weights, network, mark, finite=not options.compared)
     losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
     watching = Watching.of(files, options, telling, rank, begin.step)
     curve = Curve(step, rank, options.data, digested, losses, watching.told, finite=not options.compared)

@@ -28,6 +28,7 @@ from dnnc.build.training import Step, file_name, tensor_type
 from dnnc.data.samples import Data
 from dnnc.engines.torch.checkpoint import from_array
 from dnnc.engines.torch.exchange import Exchange, Network, Pending, torch_dtype
+from dnnc.engines.torch.watch.nonfinite import Search, looks_finite, word
 from dnnc.engines.torch.write.stage_file import UPDATES, functions_of
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.core.module import Action, Program, Stage
@@ -52,7 +53,8 @@ class Span:
 class _Running:
     """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
     ``reads``: what each function is the first to read of what arrives; ``replaced``: weights of its passes that its update
-    writes; ``versions``: the weights of each step under way, of rows without a flush."""
+    writes; ``versions``: the weights of each step under way, of rows without a flush; ``begun``: what the functions of each
+    microbatch under way received; ``masks``: outputs that hold minus infinity as masks do."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -67,6 +69,8 @@ class _Running:
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     versions: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    begun: dict[int, dict[str, dict[str, torch.Tensor]]] = field(default_factory=dict)
+    masks: set[str] = field(default_factory=set)
 
     def renew(self, weights: dict[str, torch.Tensor], step: int) -> None:
         """End a step's use of its weights, and put copies in the place of those that the update writes and other steps use."""
@@ -88,10 +92,14 @@ class Trainer:
         weights: dict[str, torch.Tensor],
         network: Network,
         mark: Callable[[str], None] = lambda doing: None,
+        *,
+        finite: bool = False,
     ) -> None:
-        """``load`` returns the functions that a program of the build defines, by the program's file name; ``mark`` is called
-        before each action with its description."""
+        """``finite``: a result that is not finite raises InvalidInput, which names the op that made it. ``load`` returns the
+        functions that a program of the build defines, by the program's file name; ``mark`` is called before each action with
+        its description."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
+        self.finite = finite
         self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
         self.phases = functions_of(step.schedule)
         self.spans: deque[Span] = deque(maxlen=SHOWN_STEPS * max(1, len(self.row)))
@@ -108,7 +116,7 @@ class Trainer:
             sent = {step.channels[channel].sent[1:]: channel for channel in sends if channel is not None}
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
             reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
-            comm = Exchange.of(network, stage)
+            comm = Exchange.of(network, stage, looks_finite if finite else None)
             read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
             assigned = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
             moved = {name for name, phase in assigned if phase == FORWARD}  # averages: all passes move one tensor
@@ -204,10 +212,13 @@ class Trainer:
                 continue
             arrived = running.received.get(microbatch, {})
             inputs = {name: arrived.pop(name) for name in running.reads[key]}
-            if FORWARD in phases and running.arguments:
-                arrays = data.microbatch(base + microbatch)
-                inputs.update((name, from_array(arrays[name]).to(self.network.device)) for name in running.arguments)
+            if self.finite:
+                running.begun.setdefault(microbatch, {})[key] = dict(inputs)
+            if FORWARD in phases:
+                inputs.update(self._arguments(running, base + microbatch, data))
             outputs, gradients, saved = function(weights, inputs, running.saved.pop(microbatch, {}), running.comm)
+            if self.finite:
+                self._require_finite(running, key, base, microbatch, weights, (outputs, gradients), data)
             held = (*outputs.values(), *saved.values(), *inputs.values())
             accumulate(running.gradients, gradients, chain(held, self._held()))
             for name in running.results:
@@ -219,6 +230,49 @@ class Trainer:
                 running.outputs.setdefault(microbatch, {}).update(sent)
             if not arrived:
                 running.received.pop(microbatch, None)
+
+    def _arguments(self, running: _Running, number: int, data: Data) -> dict[str, torch.Tensor]:
+        """The arguments of the model that a stage reads, of a microbatch of this number in the data."""
+        if not running.arguments:
+            return {}
+        arrays = data.microbatch(number)
+        return {name: from_array(arrays[name]).to(self.network.device) for name in running.arguments}
+
+    def _require_finite(
+        self,
+        running: _Running,
+        key: str,
+        base: int,
+        microbatch: int,
+        weights: Mapping[str, torch.Tensor],
+        results: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
+        data: Data,
+    ) -> None:
+        """Raises InvalidInput where results of a phase, ``outputs`` and ``gradients``, are not finite, and names the op."""
+        outputs, gradients = results
+        words = {name: said for name, tensor in outputs.items() if name not in running.masks and (said := word(tensor))}
+        wrong = [name for name, said in words.items() if said != "-infinity" or FORWARD not in self.phases[key]]
+        wrong += [name for name, tensor in gradients.items() if not looks_finite(tensor)]
+        masks = [name for name in words if name not in wrong]
+        if wrong or masks or running.comm.unfinite:
+            phases = []
+            for name, received in running.begun[microbatch].items():
+                more = self._arguments(running, base + microbatch, data) if FORWARD in self.phases[name] else {}
+                phases.append((running.functions[name], {**received, **more}))
+            program, place = self.step.program(running.stage, self.rank)
+            number, within = divmod(base + microbatch, self.microbatches)
+            search = Search(self.step.module, program, place, running.stage.index, number + 1, within, phases, weights)
+            if wrong or running.comm.unfinite:
+                search.refuse(wrong)
+            if not any(op.name == ASSIGN and phase_of(op.facets) == FORWARD for op in program.ops):  # it would move averages
+                search.refuse_computed(masks)
+            running.masks.update(masks)
+        if key == self.last_function(running):
+            del running.begun[microbatch]
+
+    def last_function(self, running: _Running) -> str:
+        """The last function of a microbatch of a stage."""
+        return [key for key in self.phases if key in running.functions][-1]
 
     def _held(self) -> Iterator[torch.Tensor]:
         """Tensors that this rank reads, sends or adds to later. A phase may hand on what it was given, or a view of it, so

@@ -63,6 +63,13 @@ def program_source(module: Module, program: Program, title: str) -> str:
     return _File(module, program).text(title)
 
 
+def variables_of(module: Module, program: Program) -> dict[str, str]:
+    """The variables of the file, by the names in the IR of the values that they hold."""
+    file = _File(module, program)
+    file.text("")
+    return file.names
+
+
 def title_of(stage: Stage, program: Program) -> str:
     """The first line of the file of a program in a build."""
     return f"Stage {stage.index} on {', '.join(program.devices)}: {program.name} of plan.ir, as functions of PyTorch."
@@ -310,4 +317,4 @@ def _read(ops: Iterable[Op]) -> dict[str, None]:
     return dict.fromkeys(name for op in ops for name in op.operands if name)
 
 
-__all__ = ["UPDATES", "functions_of", "program_source", "title_of"]
+__all__ = ["UPDATES", "functions_of", "program_source", "title_of", "variables_of"]
