@@ -104,7 +104,7 @@ class PassOutOfOrder(Fault, code="E3014"):
 
 
 class OrderOverMemory(Fault, code="E3020"):
-    """In the order of work that was asked for, a device holds more saved tensors than it has memory."""
+    """In the order of work that was asked for, or in that of stages on meshes, a device holds more than it has memory."""
 
     message = "in the order {order} it holds {peak} bytes and has {limit}: {over} bytes too many"
     hint = "--recompute stage, smaller microbatches or another --schedule need less"

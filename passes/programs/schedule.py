@@ -76,19 +76,20 @@ class SchedulePass(Pass):
     def _check_memory(
         self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event], context: PassContext
     ) -> None:
-        """Whether devices have the memory that a step's rows need. Raises Infeasible where they do not; of plain 1F1B, for
-        which the search has counted it, there is a warning."""
+        """Whether devices have the memory that a step's rows need. Raises Infeasible where they do not; of plain 1F1B on single
+        devices or one mesh, for which the search has counted about as much, there is a warning."""
         topology = module.first(Topology)
         if topology is None or not load.space:
             return
         held = memory_over_time(module, events)
-        over = []
+        over, plan = [], module.first(Plan)
+        refused = schedule.kind != DEFAULT or (plan is not None and len(plan.stages) > 1 and any(s.mesh for s in plan.stages))
         for device in topology.devices:
             limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
             if limit is not None and peak > limit:
-                kind = OrderMayOverflow if schedule.kind == DEFAULT else OrderOverMemory
+                kind = OrderOverMemory if refused else OrderMayOverflow
                 over.append(kind(schedule.kind, peak, limit).at(device.name))
-        if over and schedule.kind != DEFAULT:
+        if over and refused:
             error = Infeasible(over)
             error.proven = False  # of other orders
             raise error

@@ -63,11 +63,13 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """Bytes of a stage on each of its devices: ``constant``; ``saved[made, read]`` of a microbatch, by the phases that make and
-    last read it; ``working[phase]``: what else is alive in a pass; ``version``: the weights that an update replaces."""
+    last read it; ``working[phase]``: what else is alive in a pass; ``backward``: the same of a pass that does both phases of
+    the backward pass, op by op, with what one makes for the other; ``version``: the weights that an update replaces."""
 
     constant: int
     saved: Mapping[tuple[str, str], int] = field(default_factory=dict)
     working: Mapping[str, int] = field(default_factory=dict)
+    backward: int = 0
     version: int = 0
 
     def kept(self, phases: Sequence[str]) -> int:
@@ -80,8 +82,11 @@ class StageMemory:
 
     def busy(self, phases: Sequence[str]) -> int:
         """The most that is alive in passes of these phases, one after the other, beside what is saved for others."""
-        between = sum(size for (made, read), size in self.saved.items() if made in phases and read in phases)
-        return between + max((self.working.get(phase, 0) for phase in phases), default=0)
+        whole = {*BEHIND[BACKWARD]} <= {*phases}
+        inner = [pair for pair in self.saved if {*pair} <= {*phases} and not (whole and {*pair} <= {*BEHIND[BACKWARD]})]
+        alone = [phase for phase in phases if not (whole and phase in BEHIND[BACKWARD])]
+        most = max([*(self.working.get(phase, 0) for phase in alone), self.backward * whole], default=0)
+        return sum(self.saved[pair] for pair in inner) + most
 
     @property
     def of_microbatch(self) -> int:
@@ -187,22 +192,24 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
         values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
         size = {name: _local_bytes(type_, side, meshes) for name, type_ in values.items()}
         saved, names = _saved(args, ops, size)
-        working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
+        working = {phase: _alive(ops, (phase,), size, names) for phase in PHASES}
+        backward = _alive(ops, BEHIND[BACKWARD], size, names)
         waiting = 0
         if plan.microbatches > row.replicas:  # else the gradients of a microbatch are the sums, which weights count
             shared = row.replicas > 1
             waiting = _by_reads(ops, module.resources, trains, side, shared) if learned is not None else _by_sums(ops, size)
         if learned is None:
             working[WEIGHT_GRADIENT] += waiting
+            backward += waiting
         else:  # gradients of what was alive are alive in its place
             kept = _saved_by_facts(ops, learned, values, size, len(side.devices) if row.mesh else 1)
             working = {phase: max(working[FORWARD], waiting * (phase == WEIGHT_GRADIENT)) for phase in PHASES}
             if recomputes(module):
                 working = {phase: alive + kept * (phase != FORWARD) for phase, alive in working.items()}
                 kept = sum(size[value.name] for op in ops if op.name == "comm.recv" for value in op.results)
-            saved = {(FORWARD, WEIGHT_GRADIENT): kept}
+            saved, backward = {(FORWARD, WEIGHT_GRADIENT): kept}, max(working[phase] for phase in BEHIND[BACKWARD])
         version = sum(sizes[name] for name in {name for op in ops for name in reads(op)} if name in trains)
-        found.append(StageMemory(row.weights + row.buffers, saved, working, version))
+        found.append(StageMemory(row.weights + row.buffers, saved, working, backward, version))
     return tuple(found)
 
 
@@ -247,8 +254,8 @@ def _local_bytes(type_: Type, side: Party, meshes: Mapping[str, Party]) -> int:
 
 def _saved(
     args: Sequence[Value], ops: Sequence[Op], size: Mapping[str, int]
-) -> tuple[dict[tuple[str, str], int], frozenset[str]]:
-    """What is saved of a microbatch, by the phases that make and last read it, and the names of it."""
+) -> tuple[dict[tuple[str, str], int], dict[str, str]]:
+    """What is saved of a microbatch, by the phases that make and last read it, and the phase that makes each value of it."""
     made = dict.fromkeys((value.name for value in args), FORWARD)
     last: dict[str, str] = {}
     for op in ops:
@@ -263,17 +270,18 @@ def _saved(
     names = [name for name, phase in made.items() if last.get(name, phase) != phase]
     for name in names:
         saved[made[name], last[name]] += size[name]
-    return dict(saved), frozenset(names)
+    return dict(saved), {name: made[name] for name in names}
 
 
-def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str]) -> int:
-    """The most bytes of values alive at once in a phase, without those ``saved``, those that lie in buffers, and the gradients
-    that the update reads (``_by_sums``)."""
-    own = [op for op in ops if phase_of(op.facets) == phase]
+def _alive(ops: Sequence[Op], phases: Sequence[str], size: Mapping[str, int], saved: Mapping[str, str]) -> int:
+    """The most bytes of values alive at once in a pass of these phases, without those ``saved`` by other phases (or, of one
+    phase, for others), what lies in buffers, and the gradients that the update reads (``_by_sums``)."""
+    own = [op for op in ops if phase_of(op.facets) in phases]
     if not own:
         return 0
-    read = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
-    outside = saved | read | {value.name for op in own if op.name == "comm.recv" for value in op.results}
+    outside = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
+    outside.update(name for name, made in saved.items() if len(phases) == 1 or made not in phases)
+    outside.update(value.name for op in own if op.name == "comm.recv" for value in op.results if value.name not in saved)
     local = [
         replace(op, results=tuple(Value(v.name, BytesType(0 if v.name in outside else size[v.name])) for v in op.results))
         for op in own

@@ -18,7 +18,7 @@ from dnnc.check.faults import PlanRefuted
 from dnnc.check.witness.bound import ROUNDING
 from dnnc.check.witness.facts import Facts, stated_memory
 from dnnc.check.witness.layouts import least_seconds
-from dnnc.check.witness.value import Counted
+from dnnc.check.witness.value import Counted, peak
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import SYNCS
@@ -93,7 +93,7 @@ class OnMeshes:
                 sent[index],
                 self.exchanged[index],
                 self.weights(part),
-                None,
+                None if self.plan.stages[index].mesh else self.workspace(index),
                 buffers[index],
             )
             for index, part in enumerate(self.parts)
@@ -171,6 +171,11 @@ class OnMeshes:
             if type_ is not None:
                 found += _held(type_, part.decisions.kept.get(name, ()), mesh)
         return math.ceil(found)
+
+    def workspace(self, index: int) -> int:
+        """Bytes of activations alive at once in a stage on a single device."""
+        inputs = {value.name: type_bytes(value.type) or 0 for value in self.facts.module.entry.args}
+        return peak(inputs, [self.facts.ops[position] for position in self.facts.stages[index]])
 
     # -- between stages ------------------------------------------------------------------------------------------------
 

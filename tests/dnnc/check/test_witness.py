@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ from passes.framework.base import PassContext
 from passes.graph.folding import expand
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
+from passes.partition.shard_pass import ShardPass
+from tests.passes.partition.layouts.test_stages import random_chain
 
 MLP = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"
 WIDE = "zoo:mlp,layers=4,hidden=512,inputs=512,outputs=512,batch=64"
@@ -189,6 +192,20 @@ def test_what_is_tampered_with_is_named(name: str, staged: Path, tmp_path: Path,
     out, err = capsys.readouterr()
     assert (code, out) in ((5, ""), (3, "")), err  # 3: the verifier of the IR found it first
     assert expected in err or code == 3, err
+
+
+def test_the_workspace_of_a_device_beside_a_mesh_is_counted() -> None:
+    """In stages on meshes only that of meshes is not."""
+    module = random_chain(Random(0))
+    module = ShardPass(stages=0, replicas=0, memory=2496).run(module, PassContext(dialects=DIALECTS))
+    facts = facts_of(module, "plan.ir")
+    single = next(stage for stage in facts.plan.stages if not stage.mesh)
+    assert any(stage.mesh for stage in facts.plan.stages)
+    assert not verified(facts, plan_to_json(facts.whole)).violations
+    stages = tuple(replace(stage, workspace=stage.workspace - 4 * (stage is single)) for stage in facts.plan.stages)
+    lying = facts_of(module.replace(facts.plan, replace(facts.plan, stages=stages)), "plan.ir")
+    wanted = f"stage {single.index}: workspace are {single.workspace - 4} bytes, counted {single.workspace}"
+    assert verified(lying, plan_to_json(lying.whole)).violations == [wanted]
 
 
 def test_consistent_lies_are_found(staged: Path, tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import pytest
 
+from dnnc.check.witness.verify import verify_build
 from dnnc.compile.driver import CompileOptions, CompileResult, compile_model
 from dnnc.compile.load import load_model
+from dnnc.compile.training import TrainingOptions
 from dnnc.machines.topology import load_topology
 from dnnc.report.plan import plan_headline
 from ir.core.diagnostics import DiagnosticSink, Infeasible
@@ -347,3 +350,20 @@ def test_what_is_warned_of_is_warned_of_once(tmp_path: Path) -> None:
     compile_model(options, sink=sink)
     told = [str(diagnostic) for diagnostic in sink.diagnostics]
     assert len(told) == len(set(told))
+
+
+@pytest.mark.parametrize("memory", [88_000, 100_000])
+def test_a_training_step_in_stages_on_meshes_fits_or_is_refused(tmp_path: Path, memory: int) -> None:
+    """A plan that the exact count of its rows found too large had been written with a warning, which verify-plan refused."""
+    model, path = "zoo:mlp,layers=3,inputs=48,hidden=48,outputs=48,batch=48", machines(tmp_path, 4, memory, 100)
+    loss = TrainingOptions(loss="mse:y")
+    asked = CompileOptions(model, str(path), tmp_path / "b", objective="training", microbatches=4, training=loss)
+    sink, asked = DiagnosticSink(), replace(asked, mesh="2", stages=2)
+    if memory < 90_000:
+        with pytest.raises(Infeasible, match="recompute"):
+            compile_model(asked, sink=sink)
+        assert not (tmp_path / "b").exists()
+        return
+    plan = compile_model(asked, sink=sink).plan
+    assert max(stage.memory for stage in plan.stages) <= memory
+    assert not verify_build(tmp_path / "b").violations
