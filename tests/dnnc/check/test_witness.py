@@ -29,9 +29,9 @@ from ir.core.module import Module
 from ir.text.witness import DEVICES, MESHES, REPLICAS, Witness, read_witness, witness_text
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
+from passes.partition.on_meshes import MeshesSearch
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
-from passes.partition.shard_pass import ShardPass
 from tests.passes.partition.layouts.test_stages import random_chain
 
 MLP = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"
@@ -197,7 +197,7 @@ def test_what_is_tampered_with_is_named(name: str, staged: Path, tmp_path: Path,
 def test_the_workspace_of_a_device_beside_a_mesh_is_counted() -> None:
     """In stages on meshes only that of meshes is not."""
     module = random_chain(Random(0))
-    module = ShardPass(stages=0, replicas=0, memory=2496).run(module, PassContext(dialects=DIALECTS))
+    module = MeshesSearch(stages=0, replicas=0, memory=2496).run(module, PassContext(dialects=DIALECTS))
     facts = facts_of(module, "plan.ir")
     single = next(stage for stage in facts.plan.stages if not stage.mesh)
     assert any(stage.mesh for stage in facts.plan.stages)
