@@ -126,8 +126,9 @@ def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, l
 def keep_to_cores(step: Step, job: Job, asked: int) -> None:
     """Binds the rank to the cores of its device, if there are enough for the ranks of its host. ``asked``: threads of a rank, 0
     for as many as its device has cores. Unbound, the system often wakes a rank, for which a message came, on the core of its
-    sender: a step of an MLP on a mesh of two took 2.4 times as long. Cores beyond the threads are
-    shared out too, for processes that a data function starts are bound as their rank."""
+    sender: a step of an MLP on a mesh of two took 2.4 times as long. The only rank of a host is bound too: on its device's
+    cores its seconds were measured. Cores beyond the threads are shared out, for processes that a data function starts are
+    bound as their rank."""
     devices = [step.devices[rank] for rank in job.beside]
     threads = {device: asked or count for device, count in step.cpus_beside(devices).items()}
     if sum(threads.values()) > local_cores():
@@ -151,7 +152,7 @@ def _join(network: Network, job: Job | None, limit: timedelta, patience: timedel
     preempt 250, that have its core too 225."""
 
     def keep() -> None:
-        if job is not None and len(job.beside) > 1:
+        if job is not None:
             keep_to_cores(network.step, job, threads)
 
     if network.meets:

@@ -48,6 +48,28 @@ OF_ANOTHER_JOB = {
     "DNNC_SECRET": "correct horse battery staple",
 }
 
+TWO_CORES = """
+version = 1
+name = "two"
+hosts = [{name = "h"}]
+links = [{ends = ["h", "a", "b"], bandwidth = "1 GB/s", latency = "10 us"}]
+
+[types.core]
+kind = "cpu"
+rates = {f32 = "10 GFLOP/s"}
+memory_bandwidth = "10 GB/s"
+
+[[devices]]
+name = "a"
+type = "core"
+host = "h"
+
+[[devices]]
+name = "b"
+type = "core"
+host = "h"
+"""
+
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -133,6 +155,21 @@ def test_ranks_have_cores_of_their_own(train: Callable[..., subprocess.Completed
     half = len(cores) // 2
     told = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
     assert sorted({*told}) == [f"rank 0 on {cores[:half]}", f"rank 1 on {cores[half : 2 * half]}"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_the_only_rank_has_the_cores_of_its_device(tmp_path: Path) -> None:
+    """It had all cores of the host, of which its device, whose seconds the plan predicts, has a part."""
+    (tmp_path / "machine.toml").write_text(TWO_CORES)
+    alone = ("--stages", "1", "--replicas", "1", "--mesh", "none")
+    folder = compiled(tmp_path / "alone", *alone, topology=str(tmp_path / "machine.toml"))
+    paths = os.pathsep.join([str(write_source(tmp_path)), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-P", "-m", "dnnc", "train", str(folder), "--data", "misbehaving:places"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    cores = sorted(os.sched_getaffinity(0))
+    told = {line for line in done.stderr.splitlines() if line.startswith("rank ")}
+    assert told == {f"rank 0 on {cores[: len(cores) // 2]}"}, done.stderr
 
 
 def test_a_rank_has_the_cores_of_its_device_where_another_rests(monkeypatch: pytest.MonkeyPatch) -> None:
