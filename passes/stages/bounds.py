@@ -21,8 +21,8 @@ the devices have too little: the largest load is above it.
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -137,23 +137,39 @@ def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
 
 
-def least_step(problem: Problem, price: Floats, microbatches: int, period: float, devices: range, replicas: int = 1) -> float:
+def least_step(
+    problem: Problem,
+    price: Floats,
+    microbatches: int,
+    period: float,
+    devices: range,
+    replicas: int = 1,
+    *,
+    once: Floats | None = None,
+    handover: Sequence[float] = (),
+) -> float:
     """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``,
     in at least as many stages as its first says, with up to so many ``replicas`` of each: k periods, and those that the stage
-    that goes on longest takes behind them, M - 1 of one without replicas (``step_seconds``). A period takes at least w(V) over
-    the sum of the k highest prices, and at least ``period``, a lower bound for every k. ``problem`` has the seconds of both
-    passes and of each microbatch's part of the update."""
-    weight = float(node_weights(problem, price).sum())
+    that goes on longest takes behind them, M - 1 of one without replicas (``step_seconds``). A period takes at least the weight
+    of all work over the sum of the k highest prices, and at least ``period``, a lower bound for every k.
+
+    ``problem`` has the seconds of both passes and of each microbatch's part of the update, ``once[kind, node]``: the latter,
+    which each replica of a stage spends, and where no stage goes on longer than one with r replicas, all have r or more.
+    ``handover``: of each kind, what a stage of several spends on a microbatch, whatever its replicas."""
     alone = sorted(set(pools(problem.kinds)))
-    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
-    balance = weight * (1 - SLACK) / np.cumsum(every)
-    behind = list(itertools.accumulate((periods_behind(microbatches, r) for r in range(1, len(every) + 1)), min))
-
-    def periods(k: int) -> int:
-        fewest = min(k // devices.start, replicas, microbatches, len(every))  # replicas of some stage, at most
-        return k + behind[max(fewest, 1) - 1]
-
-    return min(periods(k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
+    every = np.cumsum(np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1])
+    woken = min((price[k] * handover[k] for k in alone), default=0.0) * devices.start if handover and devices.start > 1 else 0.0
+    best, behind = math.inf, math.inf
+    for r in range(1, max(1, min(replicas, microbatches, len(every), devices[-1] // max(devices.start, 1))) + 1):
+        if r > 1 and periods_behind(microbatches, r) >= behind:
+            continue
+        behind = periods_behind(microbatches, r)
+        more = problem if once is None or r == 1 else replace(problem, seconds=problem.seconds + (r - 1) * once)
+        weight = float(node_weights(more, price).sum()) * (1 - SLACK) + woken
+        for k in devices:
+            if k >= r * devices.start or r == 1:
+                best = min(best, (k + behind) * max(period, weight / float(every[min(k, len(every)) - 1])))
+    return best
 
 
 def cut_bound(problem: Problem, price: Floats) -> tuple[float, str]:

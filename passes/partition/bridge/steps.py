@@ -241,16 +241,20 @@ class Steps:
         return problem, prices(problem)
 
     def least(self, period: float, devices: range) -> float:
-        """A lower bound on the step of all plans in contiguous stages on so many ``devices``; ``period``: one on their
-        periods."""
+        """A lower bound on the step of all plans in contiguous stages on so many ``devices``, of at least as many stages as its
+        first says; ``period``: one on their periods."""
         if not self.flush:
             return self.microbatches * period
-        return least_step(*self._alone, self.microbatches, period, devices, self.replicas)
+        problem, price = self._alone
+        once = self.moving(problem.kinds, self.updated) / self.microbatches
+        handover = [self.topology.type(kind.type).handover for kind in problem.kinds]
+        return least_step(problem, price, self.microbatches, period, devices, self.replicas, once=once, handover=handover)
 
     def least_of(self, period: float, stages: int, devices: range) -> float:
         """``least`` of plans of at least so many ``stages``, each of which hands over where they are several; ``period``: of
         plans that do not."""
-        woken = min(self.topology.type(device.type).handover for device in self.topology.devices) / self.replicas
+        most = max(1, min(self.replicas, len(self.topology.devices) - stages + 1))  # replicas of a stage
+        woken = min(self.topology.type(device.type).handover for device in self.topology.devices) / most
         return self.least(period + (woken if stages > 1 else 0.0), devices)
 
     def longest(self, step: float, devices: range) -> float:

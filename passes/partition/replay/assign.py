@@ -174,22 +174,22 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
 def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
     """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
     plans in which every stage has devices of its own; else of all, which may fill in less time."""
+    import numpy as np
+
     from passes.costs.learning import learning_seconds, update_seconds
     from passes.stages.bounds import least_step, prices
     from passes.stages.from_ir import problem_of
     from passes.stages.placement_from_ir import updates
 
     problem = problem_of(module, topology, net)
-    once = updates(module, [[i] for i in range(problem.size)])
-    seconds = problem.seconds.copy()
-    for row, kind in zip(seconds, problem.kinds, strict=True):
-        type_ = topology.type(kind.type)
-        both = [one.both for one in learning_seconds(module, type_)]
-        row[:] = [work + update_seconds(update.moved, type_) / microbatches for work, update in zip(both, once, strict=True)]
-    problem = replace(problem, seconds=seconds)
+    types = [topology.type(kind.type) for kind in problem.kinds]
+    moved = [update.moved for update in updates(module, [[i] for i in range(problem.size)])]
+    once = np.array([[update_seconds(size, type_) / microbatches for size in moved] for type_ in types])
+    both = np.array([[one.both for one in learning_seconds(module, type_)] for type_ in types])
+    problem = replace(problem, seconds=both + once)
     count = len(topology.devices)
     if alone:
-        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1), count)
+        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1), count, once=once)
         return bound, "load balance: both passes and updates spread evenly over as many devices as fill quickest"
     every = least_step(problem, prices(problem), microbatches, 0.0, range(count, count + 1))
     return every * microbatches / (

@@ -238,6 +238,25 @@ def test_stages_that_exchange_microbatches_hand_over() -> None:
     assert alone[0] == alone[1]
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+def test_the_bound_counts_what_every_stage_hands_over(stages: int) -> None:
+    """Of a tiny model that is nearly all. Each stage pays it once a microbatch, and the bound had divided it by as many
+    replicas as any stage might have."""
+    plan = planned(chain([64] * 5, 4, handover=1e-3), microbatches=8, stages=stages, replicas=0)
+    assert plan.bound >= 0.9 * plan.value
+
+
+def test_the_bound_counts_the_update_of_every_replica() -> None:
+    """Of one microbatch on each of two replicas both update all weights."""
+    module = chain([64, 1024, 64], 2)
+    topology = module.first(Topology)
+    assert topology is not None
+    steps = Steps(module, topology, network(topology), 2, replicas=2)
+    once = sum(learning(module).update.values()) / topology.types[0].memory_bandwidth
+    both = math.fsum(one.both for one in learning_seconds(module, topology.types[0]))
+    assert steps.least(0.0, range(1, 3)) == pytest.approx(min(2 * both + once, both + once, 3 / 2 * (both + once / 2)))
+
+
 def test_replicas_of_the_whole_model_begin_at_once() -> None:
     """Each of two works on half of the microbatches, one after the other, and nothing fills or drains."""
     module = chain([256] * 3, 2)
