@@ -19,7 +19,6 @@ from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageErro
 from ir.core.module import Mesh, Module, Plan, Schedule
 from ir.core.topology import Device, Topology
 from ir.core.types import Placement, TensorType
-from passes.costs import exchange
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan
 from passes.graph.folding import folding
@@ -200,27 +199,6 @@ def test_brute_force_lies_between_bound_and_value_in_training_and_with_little_me
         reject()
 
 
-@pytest.mark.parametrize("seed", [4, 8, 15])
-def test_brute_force_lies_between_bound_and_value_where_sums_travel_beside_the_backward_pass(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every gradient is a bucket, as those of large models are: of small ones the sum begins when the last is made."""
-    monkeypatch.setattr(exchange, "LAST", 1)
-    assert not claimed_of_chain(seed, "training").wrong
-
-
-@pytest.mark.slow
-@given(SEEDS)
-@settings(deadline=None, max_examples=16, suppress_health_check=list(HealthCheck))
-def test_no_plan_is_below_the_bound_where_sums_travel_beside_the_backward_pass(seed: int) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(exchange, "LAST", 1)
-        try:
-            assert not claimed_of_chain(seed, "training").wrong
-        except TooMany:
-            reject()
-
-
 TWO_HOSTS = """
 module @m {opset.onnx = 20} {
   resource @w0 : tensor<64x64xf32> = declared
@@ -330,36 +308,6 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         bounding.solve(StageRun(first, behind, block), (False, False), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("near", [3e7, 1e8])
-@pytest.mark.parametrize("products", [3, 4, 5])
-def test_no_plan_on_one_mesh_is_below_the_bound_of_any_number_of_stages(products: int, near: float, microbatches: int) -> None:
-    """The search for stages had counted sums of gradients behind the backward pass, beside which they travel."""
-    text = text_of([64] * (products + 1), False, [2], [1, 1], near, 1e9).replace("tensor<4x", "tensor<64x")
-    module = costed(text)
-    one, any_ = (
-        on_meshes(stages=stages, training=True, microbatches=microbatches)
-        .run(module, pass_context(DiagnosticSink()))
-        .first(Plan)
-        for stages in (1, 0)
-    )
-    assert one is not None
-    assert any_ is not None
-    assert any_.bound <= one.value * (1 + 1e-9)
-    assert any_.bound <= any_.value
-
-
-def test_the_bound_counts_what_stages_of_a_training_step_hand_over() -> None:
-    """It had been left out on meshes, and of a tiny model it is nearly all."""
-    text = text_of([64] * 5, False, [4], [1] * 4, 1e9, 1e9).replace("overhead = 1e-6", "overhead = 1e-6, handover = 1e-3")
-    module = costed(text)
-    bound, value = searched(module, blocks_of(module), 2, 4)
-    assert value >= (4 + 2 - 1) * 1e-3
-    assert bound >= 0.95 * value
-    alone, _ = searched(module, blocks_of(module), 1, 4)
-    assert alone < 1e-3, "one stage hands nothing over"
 
 
 def test_search_meets_brute_force_where_links_are_slow() -> None:
