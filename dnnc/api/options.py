@@ -34,10 +34,11 @@ class PlanOptions(TypedDict, total=False):
       ``uneven``: shards of different lengths; ``shares``: unequal parts, such as ``"3,1"``.
     - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
       ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
-      ``beta2_decay``, ``threshold`` as in ``torch.optim``; ``learning_rate_schedule``: ``"cosine,steps=1000,warmup=100"``;
-      ``clip_norm``: the most that the norm of all gradients may be; ``ema``: the decay of an average of weights; ``group``:
-      ``"GLOB,learning-rate=NUMBER,weight-decay=NUMBER"`` for each; ``no_decay`` of biases and norms; ``schedule``, ``chunks``,
-      ``recompute``, ``sync``, ``batchnorm``, ``dropout``; ``trainable`` and ``frozen``: globs of weights.
+      ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
+      ``"cosine,steps=1000,warmup=100"``; ``clip_norm``: the most that the norm of all gradients may be; ``ema``: the decay of
+      an average of weights; ``group``: ``"GLOB,learning-rate=NUMBER,weight-decay=NUMBER"`` for each; ``no_decay`` of biases and
+      norms; ``schedule``, ``chunks``, ``recompute``, ``sync``, ``batchnorm``, ``dropout``; ``trainable`` and ``frozen``: globs
+      of weights.
     - Reading: ``inputs``: an ``.npz`` of arrays that bind dimensions; ``profile``: files of ``dnnc profile``.
     - Replaying: ``plan``: a ``plan.json`` in place of the search; ``passes``: the passes, as text.
     - Writing: ``weights``: ``"shared"``, ``"per-stage"`` or ``"none"``; ``plan_only``: a plan without programs; ``load_test``:
@@ -68,6 +69,8 @@ class PlanOptions(TypedDict, total=False):
     nesterov: bool
     beta2_decay: float | None
     threshold: float | None
+    epsilon1: float | None
+    epsilon2: float | None
     learning_rate_schedule: str | None
     clip_norm: float | None
     ema: float | None

@@ -58,6 +58,8 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
                 "--epsilon",
                 "--beta2-decay",
                 "--threshold",
+                "--epsilon1",
+                "--epsilon2",
                 "--schedule",
                 "--chunks",
                 "--recompute",

@@ -39,14 +39,14 @@ STEP_PASSES = ("training", "differentiate")
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``, ``momentum``
-    and ``weight_decay`` (None: torch's), ``beta1``, ``beta2``, ``epsilon`` of Adam, ``nesterov`` of momentum, ``beta2_decay``
-    and ``threshold`` of Adafactor. ``learning_rate_schedule``: how the rate changes from step to step. ``clip_norm``: the most
-    that the norm of all gradients may be. ``ema``: the decay of the moving average of weights. ``group``: parameter groups with
-    numbers of their own; ``no_decay``: biases and norms have no weight decay. ``schedule``: the order of work by its name, or
-    ``auto``. ``chunks``: stages on each device (None: as many as the schedule needs). ``recompute``: what runs again in place
-    of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the batch's statistics (``train``) or by
-    the running ones (``frozen``). ``dropout``: ``on`` or ``off``. ``sync``: how members of a mesh add up gradients. Empty or
-    None: the default."""
+    and ``weight_decay`` (None: torch's), ``beta1``, ``beta2``, ``epsilon`` of Adam, ``nesterov`` of momentum, ``beta2_decay``,
+    ``threshold``, ``epsilon1`` and ``epsilon2`` of Adafactor. ``learning_rate_schedule``: how the rate changes from step to
+    step. ``clip_norm``: the most that the norm of all gradients may be. ``ema``: the decay of the moving average of weights.
+    ``group``: parameter groups with numbers of their own; ``no_decay``: biases and norms have no weight decay. ``schedule``:
+    the order of work by its name, or ``auto``. ``chunks``: stages on each device (None: as many as the schedule needs).
+    ``recompute``: what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by
+    the batch's statistics (``train``) or by the running ones (``frozen``). ``dropout``: ``on`` or ``off``. ``sync``: how
+    members of a mesh add up gradients. Empty or None: the default."""
 
     loss: str = ""
     optimizer: str = ""
@@ -59,6 +59,8 @@ class TrainingOptions:
     nesterov: bool = False
     beta2_decay: float | None = None
     threshold: float | None = None
+    epsilon1: float | None = None
+    epsilon2: float | None = None
     learning_rate_schedule: str = ""
     clip_norm: float | None = None
     ema: float | None = None
@@ -93,7 +95,7 @@ _OF_PASS = {
     ),
     "differentiate": (
         *("learning_rate", "momentum", "weight_decay"),
-        *("beta1", "beta2", "epsilon", "nesterov", "beta2_decay", "threshold"),
+        *("beta1", "beta2", "epsilon", "nesterov", "beta2_decay", "threshold", "epsilon1", "epsilon2"),
     ),
     "schedule": ("family",),
     "partition": ("family",),
@@ -108,6 +110,8 @@ _RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "beta1": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
     "beta2": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
     "epsilon": ("at least 0", lambda x: x >= 0),
+    "epsilon1": ("at least 0", lambda x: x >= 0),
+    "epsilon2": ("at least 0", lambda x: x >= 0),
     "beta2_decay": ("at most 0", lambda x: x <= 0),
     "threshold": ("at least 1", lambda x: x >= 1),
     "learning_rate": ("at least 0", lambda x: x >= 0),

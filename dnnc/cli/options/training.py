@@ -114,6 +114,14 @@ Beta2Decay = Annotated[
 Threshold = Annotated[
     float | None, _number("--threshold", "Adafactor's limit of the root mean square of an update (default: 1).")
 ]
+Epsilon1 = Annotated[
+    float | None,
+    _number("--epsilon1", "the least root of a mean square that Adafactor divides by (default: the precision of the weight)."),
+]
+Epsilon2 = Annotated[
+    float | None,
+    _number("--epsilon2", "the least root mean square of a weight by which Adafactor scales its rate (default: 0.001)."),
+]
 LearningRateSchedule = Annotated[
     str,
     typer.Option(
@@ -220,6 +228,8 @@ __all__ = [
     "Dropout",
     "Ema",
     "Epsilon",
+    "Epsilon1",
+    "Epsilon2",
     "Frozen",
     "Groups",
     "LearningRate",

@@ -93,6 +93,7 @@ def test_functions_that_give_no_factors(text: str, told: str) -> None:
         ("--epsilon -1", "--epsilon: error[E1032]: --epsilon is a finite number of at least 0, not -1"),
         ("--optimizer adafactor --threshold 0.5", "--threshold: error[E1032]: --threshold is a finite number of at least 1"),
         ("--optimizer adafactor --beta2-decay 1", "--beta2-decay: error[E1032]: --beta2-decay is a finite number of at most 0"),
+        ("--epsilon1 1e-30", "--epsilon1: error[E1032]: adam has no --epsilon1: that is of adafactor"),
         ("--nesterov", "--nesterov: error[E1032]: adam has no --nesterov: that is of sgd with momentum"),
         ("--optimizer sgd --nesterov", "--nesterov: error[E1032]: sgd has no --nesterov: that is of sgd with momentum"),
         ("--optimizer sgd --beta1 0.5", "--beta1: error[E1032]: sgd has no --beta1: that is of adam or adamw"),
