@@ -1,69 +1,46 @@
-"""What searches have in common: limits, statistics, the best plan and bound so far; and what an objective brings to one."""
+"""What searches over ideals have in common beside what all have (``passes.solvers.anytime``), and what an objective brings."""
 
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
 from ir.core.outcomes import Outcome
-from passes.solvers.interrupts import interruptible
-from passes.solvers.work import now
+from passes.solvers.anytime import Anytime, Limits, Result, Statistics
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.stages.lattice.ideals import Family, Tables
 from passes.stages.problem import Floats, Problem, part_of, within
 from passes.stages.reduce import Groups
 
-Progress = Callable[[str, float | None], None]
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages of a plan in pipeline order: the position of the solution's stage that it is part of, and its nodes."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
-    (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
-    stop a machine that is slower than expected. ``beaten``: the value of a plan of another kind; a search whose bound reaches
-    it ends. ``first``: the search ends with its first plan."""
+@dataclass(frozen=True, kw_only=True)
+class Budget(Limits):
+    """Limits on a search over ideals: those walked over per enumeration, bytes stored for a family, pairs of ideals tested in
+    each phase (ten to a hundred million a second). These make the same plan on any machine; ``seconds`` only stop a search that
+    takes longer than expected."""
 
     ideals: int = 5_000_000
     memory: int = 512 << 20
     pairs: int = 60_000_000
     seconds: float = 10.0
-    beaten: float = math.inf
-    first: bool = False
 
 
-@dataclass
-class Statistics:
-    """What a search did: ideals walked over, the most held at once, pairs of them met and priced in full, seconds by phase."""
+@dataclass(frozen=True, kw_only=True)
+class Solution(Result):
+    """``stages`` is None when no plan was found: ``status`` is then ``infeasible`` or ``undecided``. Seconds are per sample.
+    ``apart``: where a device runs several stages, all stages of the plan, as ``parts``. ``devices``: by name, of each of
+    ``stages``; empty where ``place`` chooses them."""
 
-    ideals: int = 0
-    stored: int = 0
-    tested: int = 0
-    transitions: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """``stages`` is None when no plan was found: ``status`` is then ``infeasible`` or ``undecided``. ``value`` and ``bound`` in
-    seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard. ``apart``: where a device
-    runs several stages, all stages of the plan, as ``parts``. ``devices``: by name, of each of ``stages``; empty where
-    ``place`` chooses them."""
-
-    status: Outcome
     stages: Stages | None
-    value: float
-    bound: float
-    reason: str
     statistics: Statistics
-    interrupted: bool = False
     apart: Parts = ()
     devices: tuple[tuple[str, ...], ...] = ()
 
@@ -78,64 +55,21 @@ def uncut(stages: Stages) -> Parts:
     return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
 
 
-class Anytime:
-    """A search that has its best plan and its bound at every moment, and gives neither up."""
+class IdealSearch(Anytime[Stages]):
+    """A search for stages that are differences of ideals."""
 
-    def __init__(self, budget: Budget, progress: Progress, bound: tuple[float, str], equal: float) -> None:
-        """``equal``: relative distance at which a value counts as equal to its bound."""
-        self.budget, self.progress, self.equal = budget, progress, equal
-        self.started = now()
-        self.statistics = Statistics()
-        self.best: Stages | None = None
-        self.value = math.inf
-        self.bound, self.reason = bound
-        self.infeasible = self.interrupted = False
-
-    def search(self, work: Callable[[], None]) -> None:
-        """Runs the whole search. An interrupt from the keyboard ends it; with no plan yet, it is passed on."""
-        try:
-            with interruptible():
-                work()
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
-
-    def phase(self, name: str, work: Callable[[], None]) -> None:
-        """Runs a phase; its seconds are counted, also those of one that ends by an exception."""
-        start = time.perf_counter()
-        self.progress(f"partition: {name}", None)
-        try:
-            work()
-        finally:
-            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def tight(self) -> bool:
-        """Whether the plan is proven to be the best."""
-        return self.value <= self.bound * (1 + self.equal) or self.value == self.bound == 0
-
-    def left(self) -> float:
-        """Seconds until the time is over; negative behind it, and once a plan is found where the first one will do."""
-        return -math.inf if self.enough() else self.budget.seconds - (now() - self.started)
-
-    def enough(self) -> bool:
-        """Whether the first plan will do, and is found."""
-        return self.budget.first and self.best is not None
-
-    def tell(self, bound: float, reason: str) -> None:
-        """Keeps a bound that is higher than the one known."""
-        if bound > self.bound:
-            self.bound, self.reason = bound, reason
+    limits: Budget
 
     def solution(self) -> Solution:
         """What the search has reached."""
+        common: dict[str, Any] = {"reason": self.reason, "interrupted": self.interrupted, "statistics": self.statistics}
         if self.best is None:
             without: Outcome = "infeasible" if self.infeasible else "undecided"
             bound = math.inf if self.infeasible else self.bound
-            return Solution(without, None, math.inf, bound, self.reason, self.statistics, self.interrupted)
+            return Solution(status=without, stages=None, value=math.inf, bound=bound, **common)
         status: Outcome = "optimal" if self.tight() else "within-gap"
         bound = self.value if status == "optimal" else min(self.bound, self.value)
-        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
+        return Solution(status=status, stages=self.best, value=self.value, bound=bound, **common)
 
 
 class SearchObjective(ABC):
@@ -209,12 +143,10 @@ class SearchObjective(ABC):
 
 
 __all__ = [
-    "Anytime",
     "Budget",
+    "IdealSearch",
     "Parts",
-    "Progress",
     "SearchObjective",
     "Solution",
-    "Statistics",
     "uncut",
 ]

@@ -11,9 +11,10 @@ import numpy as np
 from passes.partition.bridge.memory import against, with_bound
 from passes.partition.bridge.on_links import link_value
 from passes.partition.bridge.plan import Asked
-from passes.partition.objective import Budget, Parts, Progress, Solution
+from passes.partition.objective import Budget, Parts, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.pieces import pieces
+from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.bounds import lower_bound
 from passes.stages.problem import Problem

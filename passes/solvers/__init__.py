@@ -2,5 +2,6 @@
 
 - ``kernels``: the door to numba; ``flow_kernels``: maximum flow; ``interrupts``: Ctrl-C in compiled loops;
 - ``highs``: a mixed-integer programme as rows, and the door to its solver;
+- ``anytime``: limits, results, and the driver that keeps plan and bound whatever ends a search;
 - ``work``: counted work, which ends searches in place of a clock: a search asks ``now()`` and says what it did.
 """

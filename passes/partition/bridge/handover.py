@@ -92,8 +92,7 @@ def one_stage(asked: Asked, solution: Solution) -> Solution | None:
     value, kind = min(found, default=(math.inf, 0))
     if math.isinf(value):
         return None
-    told = solution.bound, solution.reason, solution.statistics, solution.interrupted
-    return Solution("within-gap", ((kind, nodes),), value, *told)
+    return replace(solution, status="within-gap", stages=((kind, nodes),), value=value, apart=(), devices=())
 
 
 def _one_load(asked: Asked, nodes: Sequence[int], kind: int) -> float:

@@ -269,7 +269,9 @@ class LatticeSearch(Pass):
         """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``,
         and more than was asked where ``contract`` left no plan; and the solution of ``on_copies``, the same where that is
         enough. Raises Infeasible and NoBetterPlan."""
-        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self._seconds, beaten)
+        budget = Budget(
+            ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=self._seconds, beaten=beaten
+        )
         search = self._search(asked, context)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
         copied = self._on_copies(asked, held, search, budget, context)

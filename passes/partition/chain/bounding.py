@@ -48,7 +48,8 @@ from passes.partition.layouts.mesh.speeds import Cuts
 from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
 from passes.partition.layouts.problem.fused import chains_of
 from passes.partition.layouts.problem.problem import Floats
-from passes.partition.layouts.solver.search import NoPlanError, Progress, solve
+from passes.partition.layouts.solver.search import NoPlanError, solve
+from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 
 LONGEST = 10.0

@@ -40,7 +40,7 @@ from passes.partition.layouts.mesh.fitting import Fitter
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.descent import descend
-from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve
+from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve, unproven
 from passes.solvers.work import now
 
 LONGEST = 10.0
@@ -314,7 +314,7 @@ class StageSolver:
             return None
         if value > within.bound * (1 + TIGHT):
             choices, value = descend(problem, choices, value, limit, min(self.until, now() + LONGEST))
-        return ShardPlan(choices, value, 0.0, problem.memory(choices), "within-gap").bounded(within.bound, "width")
+        return unproven(choices, value, problem.memory(choices)).bounded(within.bound, "width")
 
     def readers(self, sequence: _Sequence, cutter: Cutter, name: str, number: int) -> list[int]:
         """The stages that read a value, other than the one that makes it."""

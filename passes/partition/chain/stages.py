@@ -32,7 +32,7 @@ import numpy as np
 
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
-from ir.core.outcomes import TIGHT
+from ir.core.outcomes import TIGHT, outcome
 from passes.meshes.costs.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
@@ -43,6 +43,7 @@ from passes.partition.layouts.mesh.named import UnfitError
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.plan.written import written
+from passes.solvers.anytime import Result
 from passes.solvers.work import now
 
 NEAR = 1e-2
@@ -71,23 +72,19 @@ MOST_LARGE = 40
 """Plans of which a stage is too large."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagesPlan:
+@dataclass(frozen=True, kw_only=True)
+class StagesPlan(Result):
     """``value`` and ``bound`` in seconds per sample of the slowest stage; ``stages`` as decided. Statistics: ``units`` of the
     function, ``forms`` of meshes, distinct ``keys`` of runs, runs that were ``solved``, ``rounds`` of the programme.
     ``unsharded``: operators without a layout rule."""
 
     stages: tuple[Staged, ...]
-    value: float
-    bound: float
     units: int
     forms: int
     keys: int
     solved: int
     rounds: int
     unsharded: tuple[str, ...] = ()
-    interrupted: bool = False
-    """From the keyboard: this is the plan at hand."""
 
 
 class StageSearch:
@@ -162,9 +159,20 @@ class StageSearch:
                 self.bound = min(self.bound, best.value)
             return None
         keys = len({key for row in bounding.units.keys for key in row})
-        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
-        staged = best.staged or tuple(map(self.solver.decided, best.stages))
-        return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
+        bound = min(self.bound, best.value)
+        return StagesPlan(
+            stages=best.staged or tuple(map(self.solver.decided, best.stages)),
+            value=best.value,
+            bound=bound,
+            status=outcome(best.value, bound),
+            interrupted=interrupted,
+            units=bounding.units.count,
+            forms=len(self.meshes.forms),
+            keys=keys,
+            solved=bounding.solved,
+            rounds=self.rounds,
+            unsharded=bounding.base.unsharded,
+        )
 
     def nearest(self, stages: int) -> str:
         """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;

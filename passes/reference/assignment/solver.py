@@ -26,9 +26,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Anytime, Budget, Progress, Solution
+from passes.partition.objective import Budget, IdealSearch, Solution
 from passes.reference.assignment.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.reference.assignment.reduce import reduce_any
+from passes.solvers.anytime import Progress
 from passes.solvers.highs import PROVEN, SAFETY
 from passes.stages.bounds import best_bound, lower_bound, prices
 from passes.stages.colocation import components
@@ -93,7 +94,7 @@ def solve_any(
     return AnySolution(**{**vars(solution), "stages": stages}, contiguous=contiguous, contiguous_value=search.contiguous_value)
 
 
-class _Search(Anytime):
+class _Search(IdealSearch):
     def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
         super().__init__(budget, progress, _simple_bound(problem, sides), PROVEN)
         self.problem, self.sides = problem, sides
@@ -136,7 +137,7 @@ class _Search(Anytime):
         joined = quotient(self.problem, classes)
         merged = reduce(joined)
         seconds = max(0.05, POLICY.contiguous_share * self.left())
-        found = solve(quotient(joined, merged), replace(self.budget, seconds=seconds), self.progress)
+        found = solve(quotient(joined, merged), replace(self.limits, seconds=seconds), self.progress)
         self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
         self.interrupted = found.interrupted
         if found.stages is not None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.partition.objective import Budget, Progress
+from passes.partition.objective import Budget
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.solver import POLICY, AnySolution, solve_any
 from passes.reference.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
 from passes.reference.training.problem import colour_units, joins_of
+from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.problem import Problem
 from passes.stages.reduce import groups_of, members_of

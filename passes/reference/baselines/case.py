@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passes.graph.graph import topological
-from passes.partition.objective import Progress, SearchObjective
+from passes.partition.objective import SearchObjective
+from passes.solvers.anytime import Progress
 from passes.stages.lattice.dp import Stages
 from passes.stages.problem import Kind, Problem
 from passes.stages.reduce import Groups, members_of

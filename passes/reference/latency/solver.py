@@ -21,11 +21,12 @@ from functools import cache
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
-from passes.partition.objective import Anytime, Budget, Progress, Solution
+from passes.partition.objective import Budget, IdealSearch, Solution
 from passes.reference.latency.bounds import critical_path, fastest, relaxed
 from passes.reference.latency.engine import Engine, Pass
 from passes.reference.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.reference.latency.reduce import Reduced, apart, reduced, restricted
+from passes.solvers.anytime import Progress
 from passes.stages.problem import Kind
 
 SECONDS = 100.0
@@ -90,8 +91,8 @@ def _load() -> None:
     engine.search(math.inf, 1, 8, lambda part: True)
 
 
-class _Search(Anytime):
-    budget: LatencyBudget
+class _Search(IdealSearch):
+    limits: LatencyBudget
 
     def __init__(self, problem: LatencyProblem, budget: LatencyBudget, progress: Progress) -> None:
         super().__init__(budget, progress, (0.0, "no time was left for a bound"), TIGHT)
@@ -133,7 +134,7 @@ class _Search(Anytime):
         self._along(small, 0, POLICY.narrow)
         if self.tight() or self._late():
             return
-        engine = self._open(small, self.budget.ideals, None)
+        engine = self._open(small, self.limits.ideals, None)
         if engine is not None:
             if engine.ideals > POLICY.narrow // 4:
                 # It may take all the time and more: first bounds of smaller lattices, and a plan that prunes it.
@@ -151,7 +152,7 @@ class _Search(Anytime):
     def _accept_single(self) -> None:
         """Keeps the best plan of one piece per accelerator: also a plan where several are allowed, and quickly found."""
         single = replace(self.problem, pieces=1)
-        search = _Search(single, replace(self.budget, seconds=self.left() * POLICY.single_share), self.progress)
+        search = _Search(single, replace(self.limits, seconds=self.left() * POLICY.single_share), self.progress)
         search.wants_bounds = False
         try:
             search._run()
@@ -163,7 +164,7 @@ class _Search(Anytime):
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
         """An engine for plans better than the best; None where it has more than ``most`` ideals, or its tails exceed the
         memory."""
-        engine = Engine.open(restricted(small, self._worthwhile()), most=most, band=band, memory=self.budget.memory)
+        engine = Engine.open(restricted(small, self._worthwhile()), most=most, band=band, memory=self.limits.memory)
         if engine is not None:
             self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
         return engine
@@ -203,7 +204,7 @@ class _Search(Anytime):
     def _searches(self, engine: Engine, title: str, widths: Sequence[int]) -> Iterator[Pass]:
         """Searches of growing width, until time is over, plan and bound meet, or a search dropped no label."""
         label = 8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours))
-        room = min(POLICY.label_bytes, self.budget.memory) // label
+        room = min(POLICY.label_bytes, self.limits.memory) // label
         for width in widths:
             if self._late() or self.tight() or self.infeasible:
                 return

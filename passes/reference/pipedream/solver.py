@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.partition.lattice.search.search import Search, per_ideal
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution
+from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.reference.pipedream.problem import (
     Machines,
     Profile,
@@ -26,6 +26,7 @@ from passes.reference.pipedream.problem import (
     weight_copies,
 )
 from passes.reference.pipedream.starts import start_bound
+from passes.solvers.anytime import Progress
 from passes.solvers.work import did
 from passes.stages.lattice.dp import SLICE, Found, KeepOn, Stages
 from passes.stages.lattice.ideals import Family, Tables, members

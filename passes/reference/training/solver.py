@@ -19,7 +19,7 @@ import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
 from passes.partition.lattice.search.search import Search
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution
+from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.reference.training.problem import (
     OBJECTIVES,
     Replication,
@@ -32,6 +32,7 @@ from passes.reference.training.problem import (
     training_value,
     units,
 )
+from passes.solvers.anytime import Progress
 from passes.stages.bounds import lower_bound, prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.stages.lattice.ideals import Family, Tables, possible

@@ -30,11 +30,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.core.outcomes import TIGHT
+from ir.core.outcomes import TIGHT, outcome
 from passes.partition.lattice.groups import kernels
 from passes.partition.lattice.search.replicas import replicate
-from passes.partition.objective import Progress
-from passes.solvers.interrupts import interruptible
+from passes.solvers.anytime import Anytime, Limits, Progress, Result
 from passes.solvers.work import did, now
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Stages
@@ -93,17 +92,18 @@ class GroupStage:
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """A plan, its value from the definition (inf without stages), a valid bound and how it was reached."""
+@dataclass(frozen=True, kw_only=True)
+class GroupPlan(Result):
+    """A plan, its value from the definition (inf without stages)."""
 
     stages: tuple[GroupStage, ...]
-    value: float
-    bound: float
-    reason: str
     ideals: int = 0
     pairs: int = 0
-    interrupted: bool = False
+
+
+def group_plan(stages: tuple[GroupStage, ...], value: float, bound: float, reason: str) -> GroupPlan:
+    """The plan with a bound of all plans."""
+    return GroupPlan(stages=stages, value=value, bound=min(bound, value), status=outcome(value, bound), reason=reason)
 
 
 def group_parts(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupStage]) -> list[tuple[float, float, float]]:
@@ -160,7 +160,7 @@ def best_packed(
     if not placed:
         return None
     value, stages = min(((group_value(problem, hierarchy, found), found) for found in placed), key=lambda pair: pair[0])
-    return GroupPlan(stages, value, min(bound, value), reason)
+    return group_plan(stages, value, bound, reason)
 
 
 def solve_groups(
@@ -176,15 +176,9 @@ def solve_groups(
     """The best plan on ``groups`` groups, or ``start`` where the budget finds no better one; ``start``: a plan with a bound
     that holds for all. ``problem``: one kind of devices without replicas, any number of stages; its transfers are those inside
     a group (``hierarchy.once``). An interrupt from the keyboard ends the search with its best."""
-    rules = _Rules(hierarchy, groups, replicas, now() + seconds, progress)
-    search = _Search(problem, reduce(problem, certain=True), rules, np.ones(len(problem.consumers), np.int64), start)
-    interrupted = False
-    try:
-        with interruptible():
-            search.run()
-    except KeyboardInterrupt:
-        interrupted = True
-    return replace(search.best, interrupted=interrupted)
+    rules, limits = _Rules(hierarchy, groups, replicas), Limits(seconds=seconds)
+    once = np.ones(len(problem.consumers), np.int64)
+    return _Search(problem, reduce(problem, certain=True), rules, once, start, limits, progress).run()
 
 
 def best_along(
@@ -197,15 +191,17 @@ def best_along(
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
     placed = tuple(GroupStage(s, 1, nodes) for s, (_, nodes) in enumerate(stages))
-    best = GroupPlan(placed, group_value(problem, hierarchy, placed), enough, "")
+    best = group_plan(placed, group_value(problem, hierarchy, placed), enough, "")
     alone: Groups = tuple((v,) for v in range(problem.size))
     while best.value > enough and now() < ends:
-        rules = _Rules(hierarchy, problem.devices // hierarchy.size, 1, min(ends, now() + POLICY.round_seconds), order=order)
-        search = _Search(problem, alone, rules, _readers(problem, hierarchy, best), best)
-        search.run()
-        if search.best.value >= best.value * (1 - TIGHT):
+        rules = _Rules(hierarchy, problem.devices // hierarchy.size, 1, order)
+        limits = Limits(seconds=min(ends - now(), POLICY.round_seconds))
+        found = _Search(problem, alone, rules, _readers(problem, hierarchy, best), best, limits).run()
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if found.value >= best.value * (1 - TIGHT):
             break
-        best = search.best
+        best = found
     return tuple((0, stage.nodes) for stage in best.stages), best.value
 
 
@@ -221,21 +217,28 @@ def _readers(problem: Problem, hierarchy: Hierarchy, plan: GroupPlan) -> Ints:
 
 @dataclass(frozen=True)
 class _Rules:
-    """What plans may be, and until when they are looked for (``work.now``). With an ``order`` only its prefixes are boundaries,
-    and groups are full but for the last."""
+    """What plans may be. With an ``order`` only its prefixes are boundaries, and groups are full but for the last."""
 
     hierarchy: Hierarchy
     groups: int
     replicas: int
-    ends: float
-    progress: Progress = lambda label, fraction: None
     order: Sequence[int] | None = None
 
 
-class _Search:
-    def __init__(self, problem: Problem, joined: Groups, rules: _Rules, readers: Ints, start: GroupPlan) -> None:
-        """``readers[H]``: how many stages each tensor is sent to."""
-        self.whole, self.joined, self.rules, self.best = problem, joined, rules, start
+class _Search(Anytime[tuple[GroupStage, ...]]):
+    def __init__(
+        self,
+        problem: Problem,
+        joined: Groups,
+        rules: _Rules,
+        readers: Ints,
+        start: GroupPlan,
+        limits: Limits,
+        progress: Progress = lambda label, fraction: None,
+    ) -> None:
+        """``readers[H]``: how many stages each tensor is sent to; ``start``: the plan to begin with."""
+        super().__init__(limits, progress, (start.bound, start.reason))
+        self.whole, self.joined, self.rules, self.best, self.value = problem, joined, rules, start.stages, start.value
         hierarchy = rules.hierarchy
         # Tensors are named by their numbers, so that those that are left can be told.
         names = tuple(map(str, range(len(problem.consumers))))
@@ -250,32 +253,35 @@ class _Search:
         self.replicas = min(rules.replicas, hierarchy.size)
         self.groups = min(rules.groups, len(joined))
         self.size = min(hierarchy.size, len(joined) * self.replicas)
-        self.tests = 0
 
-    def run(self) -> None:
-        low, high = self.best.bound, self.best.value
+    def run(self) -> GroupPlan:
+        """The best plan, or that to begin with. An interrupt from the keyboard ends the search with its best."""
+        self.search(self._trials)
+        counts = self.statistics
+        plan = group_plan(self.best or (), self.value, self.bound, self.reason)
+        return replace(plan, ideals=counts.ideals, pairs=counts.transitions, interrupted=self.interrupted)
+
+    def _trials(self) -> None:
+        low, high = self.bound, self.value
         for part in POLICY.trials:
             trial = min(low + part * (high - low), high) * (1 + TIGHT / 4)
-            if self.best.bound < trial and not self._tight() and not self._at(trial):
+            if self.bound < trial and not self.tight() and not self._at(trial):
                 return
-            if self._tight():
+            if self.tight():
                 return
-
-    def _tight(self) -> bool:
-        return self.best.value <= self.best.bound * (1 + TIGHT) or self.best.value == self.best.bound == 0
 
     def keep_on(self, part: float | None) -> bool:
-        self.rules.progress("partition: groups", part)
-        return now() < self.rules.ends and self.tests <= POLICY.tests
+        self.progress("partition: groups", part)
+        return self.left() > 0 and self.statistics.tested <= POLICY.tests
 
     def _raise(self, bound: float, reason: str) -> None:
-        if bound > self.best.bound and self.rules.order is None:
-            self.best = replace(self.best, bound=min(bound, self.best.value), reason=reason)
+        if self.rules.order is None:
+            self.tell(min(bound, self.value), reason)
 
     def _family(self, tables: Tables, trial: float) -> Family | None:
         if self.rules.order is not None:
             return prefixes(tables, self.rules.order, trial)
-        visits = min(5_000_000, int(max(self.rules.ends - now(), 0.1) * 500_000))
+        visits = min(5_000_000, int(max(self.left(), 0.1) * 500_000))
         return lattice(tables, trial, max_visits=visits, max_words=POLICY.words)
 
     def _at(self, trial: float) -> bool:
@@ -286,18 +292,18 @@ class _Search:
         if family is None or not self.keep_on(None):
             return False
         states = self.groups * self.size + 1
-        self.best = replace(self.best, ideals=max(self.best.ideals, family.size))
+        self.statistics.ideals = max(self.statistics.ideals, family.size)
         if 2 * family.size * states > POLICY.words:
             return False
         level = _Level(self, tables, family, trial)
         if not level.price() or len(level.pairs.before) * states * self.replicas > POLICY.steps or not self.keep_on(0.2):
             return False
-        self.best = replace(self.best, pairs=max(self.best.pairs, len(level.pairs.before)))
+        self.statistics.transitions = max(self.statistics.transitions, len(level.pairs.before))
         relaxed = level.sweep(states)
         # Sums over ideals are rounded.
         least = min(relaxed, trial) * (1 - TIGHT / 2)
         self._raise(least, "dynamic programme over ideals: groups pay the outer price where they begin and end")
-        if relaxed > trial or self._tight():
+        if relaxed > trial or self.tight():
             return True
         best = level.exact()
         if best is None:
@@ -308,8 +314,7 @@ class _Search:
             return True
         stages = tuple(replace(s, nodes=tuple(sorted(v for g in s.nodes for v in self.joined[g]))) for s in stages)
         true = group_value(self.whole, self.rules.hierarchy, stages)
-        if true < self.best.value:
-            self.best = replace(self.best, stages=stages, value=true)
+        self.keep(stages, true)
         self._raise(min(value * (1 - TIGHT / 2), true), "dynamic programme over ideals and groups")
         return self.rules.order is None
 
@@ -362,7 +367,7 @@ class _Level:
             ideal, filled, tests = kernels.price_pairs(
                 ideal, self.trial * self.search.replicas, room, self.ideals, self.pairs, POLICY.slice, filled
             )
-            self.search.tests += int(tests)
+            self.search.statistics.tested += int(tests)
             did("tested", int(tests))
             if filled < 0 or not self.search.keep_on(0.2 * ideal / family.size):
                 return False
@@ -447,7 +452,7 @@ class _Level:
         closed = self.group.closed
         closed[:begin] = np.inf
         closed[reached:] = np.inf
-        self.search.tests += int(met)
+        self.search.statistics.tested += int(met)
         did("tested", int(met))
         return float(closed[end]) if 0 <= end < reached else np.inf
 
@@ -478,6 +483,7 @@ __all__ = [
     "best_along",
     "best_packed",
     "group_parts",
+    "group_plan",
     "group_value",
     "solve_groups",
 ]

@@ -39,7 +39,8 @@ from passes.partition.lattice.bounds.policy import POLICY
 from passes.partition.lattice.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.lattice.heuristics.cut_plans import CutPlans
 from passes.partition.lattice.heuristics.segments import entries, segmented, segments
-from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution
+from passes.partition.objective import Budget, IdealSearch, SearchObjective, Solution
+from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.lattice import orders
 from passes.stages.lattice.dp import Found, KeepOn, Stages
@@ -48,7 +49,7 @@ from passes.stages.problem import FAR, Floats
 from passes.stages.reduce import members_of
 
 
-class Search(Anytime):
+class Search(IdealSearch):
     """One search; ``run`` gives the plan, its bound and what was done."""
 
     def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
@@ -74,7 +75,7 @@ class Search(Anytime):
         if self.objective.problem.size > POLICY.huge:
             self.phase("segments", self._along_segments)
             return
-        if np.isfinite(self.budget.beaten):
+        if np.isfinite(self.limits.beaten):
             self.phase("beaten", self._refute)
         for name, work in (
             ("linear", self._linear),
@@ -91,11 +92,11 @@ class Search(Anytime):
     def done(self) -> bool:
         """Whether nothing is left to look for: the plan is the best, or good enough, or no plan is better than that of another
         kind."""
-        return self.tight() or self.enough() or self.bound >= self.budget.beaten
+        return self.tight() or self.enough() or self.bound >= self.limits.beaten
 
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, or fewer, where less time is left than these take."""
-        return min(self.budget.ideals, int(max(self.left(), 0.1) * POLICY.ideals_per_second))
+        return min(self.limits.ideals, int(max(self.left(), 0.1) * POLICY.ideals_per_second))
 
     def _keep_on(self, phase: str, until: float, budgets: int = 1) -> KeepOn:
         """For one run of the programme: stops it at so many budgets of pairs, or ``until`` seconds after the start."""
@@ -104,7 +105,7 @@ class Search(Anytime):
         def keep_on(tested: int, part: float) -> bool:
             self.progress(f"partition: {phase}", part)
             self.spent[phase] = spent + tested
-            return spent + tested <= budgets * self.budget.pairs and now() - self.started < until
+            return spent + tested <= budgets * self.limits.pairs and now() - self.started < until
 
         return keep_on
 
@@ -137,20 +138,20 @@ class Search(Anytime):
     def _refute(self) -> None:
         """Whether any plan is better than that of another kind: where none is, nothing else is looked for."""
         if self.tables.states.every:
-            self._trial(self.budget.beaten, None)
+            self._trial(self.limits.beaten, None)
 
     def _linear(self) -> None:
         for make in (orders.given, orders.thin):
             for sequence in self.sequences:
                 tables = self._tables(sequence)
-                order, keep_on = make(tables), self._keep_on("linear", self.budget.seconds)
+                order, keep_on = make(tables), self._keep_on("linear", self.limits.seconds)
                 if self.best is None and self.objective.problem.size * self.objective.problem.devices > POLICY.wide:
                     family = prefixes(tables, order, BIG)
                     ends = family.only(np.array([0, family.size - 1]))
                     self._accept(self._programme(tables, ends, BIG, keep_on, 0.0).stages)
                 for trial in self._first_trials():
                     family = prefixes(tables, order, trial)
-                    if family.size * tables.words_per_ideal > self.budget.memory // 8:
+                    if family.size * tables.words_per_ideal > self.limits.memory // 8:
                         return
                     found = self._programme(tables, family, trial, keep_on)
                     if found.complete and self._accept(found.stages):
@@ -167,7 +168,7 @@ class Search(Anytime):
     def _along_segments(self) -> None:
         """Plans along two orders of a graph too large for all else, over some of the prefixes: few at first, then more near
         the cuts of the best plan."""
-        keep_on = self._keep_on("segments", self.budget.seconds)
+        keep_on = self._keep_on("segments", self.limits.seconds)
         for make in (orders.given, orders.late):
             order = make(self.tables)
             for sequence in self.sequences:
@@ -189,7 +190,7 @@ class Search(Anytime):
     ) -> Stages | None:
         """The best plan over about ``size`` prefixes of ``order``, or fewer where they take too much room; ``stages``: a plan
         along it."""
-        objective, most = self.objective, self.budget.memory // 8
+        objective, most = self.objective, self.limits.memory // 8
         while True:
             groups = segments(objective.problem, order, self.tables.weight, stages, size)
             problem = segmented(objective.problem, groups)
@@ -266,7 +267,7 @@ class Search(Anytime):
 
     def _lattice(self, trial: float, most: int | None = None) -> Family | None:
         visits = self._visits() if most is None else min(most, self._visits())
-        return lattice(self.tables, trial, max_visits=visits, max_words=self.budget.memory // 8)
+        return lattice(self.tables, trial, max_visits=visits, max_words=self.limits.memory // 8)
 
     def _trial(self, trial: float, ideals: Family | None) -> bool:
         """Whether a plan reaches ``trial``: if not, that is the bound; if so, the optimum. ``ideals``: every one that a better
@@ -298,7 +299,7 @@ class Search(Anytime):
 
     def _try(self, family: Family, trial: float, floor: float) -> Found:
         """One run of the programme over the whole problem; a better plan is kept."""
-        found = self._programme(self.tables, family, trial, self._keep_on("exact", self.budget.seconds / 2), floor)
+        found = self._programme(self.tables, family, trial, self._keep_on("exact", self.limits.seconds / 2), floor)
         self._accept(found.stages)
         return found
 
@@ -311,7 +312,7 @@ class Search(Anytime):
             self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
 
     def _polish(self, ideals: Family) -> None:
-        stages = self.objective.polish(self.tables, ideals, self.value, self._keep_on("exact", self.budget.seconds))
+        stages = self.objective.polish(self.tables, ideals, self.value, self._keep_on("exact", self.limits.seconds))
         if stages is not None:
             value = self.objective.value(stages)
             if value <= self.value * (1 + TIGHT):
@@ -357,41 +358,41 @@ class Search(Anytime):
         if self.best is None or not self.tables.states.every:
             return
         self._narrow()
-        keep_on = self._keep_on("bound", self.budget.seconds * POLICY.bound_share, POLICY.budgets)
+        keep_on = self._keep_on("bound", self.limits.seconds * POLICY.bound_share, POLICY.budgets)
         if self.objective.contracts:
             self.tell(*node_bound(self.tables, self.bound))
             if not keep_on(0, 0.0):
                 return
             if not self._near_enough():
-                self._contract(self._keep_on("bound", self.budget.seconds * POLICY.contract_share, POLICY.budgets))
+                self._contract(self._keep_on("bound", self.limits.seconds * POLICY.contract_share, POLICY.budgets))
             if not self._near_enough() and applies(self.tables):
                 intervals = IntervalBounds(self.tables, self.value)
                 try:
-                    intervals.run(self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
+                    intervals.run(self._keep_on("intervals", self.limits.seconds * POLICY.interval_share))
                 finally:  # an interrupt included: what is proven stays so
                     self.tell(intervals.bound, intervals.reason)
         if not self._near_enough():
             self._parts(keep_on)
 
     def _near_enough(self) -> bool:
-        return min(self.value, self.budget.beaten) <= self.bound * (1 + POLICY.small_gap)
+        return min(self.value, self.limits.beaten) <= self.bound * (1 + POLICY.small_gap)
 
     def _contract(self, keep_on: KeepOn) -> None:
-        max_words = self.budget.memory // 8
+        max_words = self.limits.memory // 8
         for step in contraction_bounds(self.objective, self.bound, self.value, max_words, keep_on):
             self.statistics.tested += step.found.tested
             self.statistics.transitions += step.found.priced
             self.tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
-            if self._near_enough() or self.left() < self.budget.seconds * (1 - POLICY.contract_share):
+            if self._near_enough() or self.left() < self.limits.seconds * (1 - POLICY.contract_share):
                 return
 
     def _parts(self, keep_on: KeepOn) -> None:
         for _ in range(POLICY.parts):
             assert self.best is not None, "only a plan has a dearest stage"
             order, dearest = self._along(self.order), self.objective.dearest(self.best)
-            max_words = self.budget.memory // 8
+            max_words = self.limits.memory // 8
             bound, reason, order = part_bound(self.objective, order, dearest, self.bound, self.value, max_words, keep_on)
             self.tell(bound, reason)
             if self._near_enough() or not self._prefixes(order, keep_on):
@@ -418,10 +419,10 @@ class Search(Anytime):
         """Searches the ideals near the best order; True when that improved the plan, None when over budget."""
         order, trial = self.order, self._better()
         tables = Tables(permuted(self.objective.problem, order), self.objective.price, self.tables.sequence)
-        ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.budget.memory // 8)
+        ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.limits.memory // 8)
         if ideals is None:
             return None
-        keep_on = self._keep_on("band", self.budget.seconds)
+        keep_on = self._keep_on("band", self.limits.seconds)
         found = self.objective.programme(tables, ideals, order, trial, keep_on, self.bound)
         self._count(ideals, found)
         if not found.complete:

@@ -39,7 +39,7 @@ from ir.ops.operators import PRODUCT, has
 from passes.partition.layouts.decide import choice_of, settled, truthful
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Graph
-from passes.partition.layouts.solver.search import NoPlanError, ShardPlan
+from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, unproven
 from passes.partition.layouts.solver.tied import solve_tied
 
 DATA = "data"
@@ -87,7 +87,7 @@ def named_plan(
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
-    return ShardPlan(choices, value, 0.0, needs, "within-gap").bounded(bound, "strategy")
+    return unproven(choices, value, needs).bounded(bound, "strategy")
 
 
 def plans_by_name(

@@ -34,6 +34,7 @@ from passes.partition.layouts.mesh.named import DATA, UnfitError, named_plan
 from passes.partition.layouts.mesh.speeds import dealt_evenly
 from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
+from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
 
 NAME = "partition"
@@ -85,10 +86,11 @@ class _Problems:
         return max(0.1, self.seconds - (now() - self.began))
 
 
-class MeshSearch:
-    """One search over the candidates ``among``."""
+class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
+    """One search over the candidates ``among``; its value is of a run of the function."""
 
     def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
+        super().__init__(Limits(seconds=asked.time_limit, beaten=asked.worth, gap=asked.gap), context.progress)
         self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
         self.builder = Builder(
             module,
@@ -98,36 +100,21 @@ class MeshSearch:
             uneven=asked.uneven,
             microbatches=asked.microbatches,
         )
-        self.best: tuple[Fitter, ShardPlan] | None = None
         self.sets: dict[tuple[Device, ...], float] = {}
         self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
         self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
         self.unfit: list[UnfitError] = []
-        self.ends = now() + asked.time_limit
         self.unsummed = asked.training and avoids_sums(module)
         self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
 
     def run(self) -> OnOneMesh:
         """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
         Infeasible or InvalidInput where no mesh has a plan. The bound counts meshes that a plan by name does not fit."""
-        for number, candidate in enumerate(self.among.searched):
-            if self.best is not None and now() > self.ends:
-                self.bounded(candidate, candidate.least)
-                continue
-            try:
-                self.look(number, candidate)
-            except KeyboardInterrupt:
-                if self.best is None:
-                    raise
-                self.best, self.searched = (self.best[0], replace(self.best[1], interrupted=True)), number
-                break
-            if self.best is not None and self.best[1].interrupted:
-                self.searched = number + 1
-                break
+        self.search(self._every)
         every = self.searched == len(self.among.searched)
         bound = min([self.among.bound, *self.sets.values()]) if every else 0.0
-        if self.context.incumbent is not None and (self.best is None or self.best[1].value >= self.asked.worth):
-            self.context.count(NAME, interrupted=int(self.best is not None and self.best[1].interrupted))
+        if self.context.incumbent is not None and (self.best is None or self.value >= self.asked.worth):
+            self.context.count(NAME, interrupted=int(self.interrupted))
             raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
         if self.best is None:
             error = self.refusal()
@@ -135,7 +122,19 @@ class MeshSearch:
                 error.proven, error.bound = bound == math.inf and not self.missing, bound
             raise error
         fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
+        plan = replace(plan, interrupted=self.interrupted)
         return OnOneMesh(fitter, plan, min(bound, plan.value), self.searched, self.sets)
+
+    def _every(self) -> None:
+        for number, candidate in enumerate(self.among.searched):
+            self.searched = number
+            if self.best is not None and self.left() < 0:
+                self.bounded(candidate, candidate.least)
+            else:
+                self.look(number, candidate)
+            self.searched = number + 1
+            if self.interrupted:
+                return
 
     def bounded(self, candidate: Candidate, bound: float) -> None:
         """Notes that no plan on this mesh is below ``bound``."""
@@ -144,7 +143,7 @@ class MeshSearch:
     @property
     def beaten(self) -> float:
         """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
-        return self.best[1].value if self.best is not None and not self.asked.strategy else self.asked.worth
+        return self.value if self.best is not None and not self.asked.strategy else self.asked.worth
 
     def look(self, number: int, candidate: Candidate) -> None:
         """Searches one mesh and keeps its plan where that is better."""
@@ -156,7 +155,7 @@ class MeshSearch:
         mesh = mesh_of(self.topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
         mesh = mesh.limited(self.asked.memory)
         found, began = _Problems(mesh, began=now()), time.perf_counter()
-        found.seconds = max(0.1, (self.ends - found.began) / (len(self.among.searched) - number))
+        found.seconds = max(0.1, self.left() / (len(self.among.searched) - number))
         try:
             self.solve(found)
             if found.least >= self.beaten < math.inf and not found.plans[-1].interrupted:
@@ -237,8 +236,8 @@ class MeshSearch:
                     plans[-1] = replace(plans[-1], interrupted=True)
         ranked = self.ranked(fitters, plans, least)
         fitter, plan = ranked[0]
-        if self.best is not None and plan.value >= self.best[1].value:
-            self.keep(fitter, plan)
+        if self.best is not None and plan.value >= self.value:
+            self.note(fitter, plan)
             return plan
         fitted = self.fitted(ranked, found, least)
         if fitted is None:
@@ -249,15 +248,13 @@ class MeshSearch:
             if plan.interrupted:
                 raise KeyboardInterrupt
             return None
-        self.keep(*fitted)
+        self.note(*fitted)
         return fitted[1]
 
-    def keep(self, fitter: Fitter, plan: ShardPlan) -> None:
+    def note(self, fitter: Fitter, plan: ShardPlan) -> None:
         """Keeps a plan that fits where it is the best, and in any case that the search was interrupted."""
-        if self.best is None or plan.value < self.best[1].value:
-            self.best = fitter, plan
-        elif plan.interrupted:
-            self.best = self.best[0], replace(self.best[1], interrupted=True)
+        self.keep((fitter, plan), plan.value)
+        self.interrupted |= plan.interrupted
 
     def ranked(self, fitters: Sequence[Fitter], plans: Sequence[ShardPlan], bound: float) -> list[tuple[Fitter, ShardPlan]]:
         """The plans of some problems, the quickest first, marked as interrupted where one of them was; ``bound``: of all

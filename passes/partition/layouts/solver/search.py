@@ -12,10 +12,9 @@ where it fits, and the price at which plans begin to fit is sought.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ir.core.outcomes import TIGHT, Outcome, outcome
+from ir.core.outcomes import TIGHT
 from passes.partition.layouts.elimination.elimination import BUDGET
 from passes.partition.layouts.elimination.folded import FoldedSearch, Priced, least_memory
 from passes.partition.layouts.problem.problem import ShardProblem
@@ -23,6 +22,7 @@ from passes.partition.layouts.solver.descent import descend
 from passes.partition.layouts.solver.fronts import Fronts, TooManyError
 from passes.partition.layouts.solver.mixed import mixed
 from passes.partition.layouts.solver.reduce import Reduced, reduced, whole, without
+from passes.solvers.anytime import Anytime, Limits, Progress, Result, relative_gap
 from passes.solvers.work import now
 
 
@@ -49,33 +49,21 @@ ENOUGH_PROVEN = 1e-3
 """Relative gap at which a search ends, unless less is asked for."""
 BOUNDING = 2.0
 """Seconds of a search that only bounds a plan that is given."""
-Progress = Callable[[str, float | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """``choices[node]``; ``value`` seconds, ``bound`` seconds that no plan is below, ``memory`` bytes per device. ``reason``:
-    why not optimal. ``interrupted``: the search was, from the keyboard. ``price``: seconds per byte of memory at which an
-    elimination proves the bound, or most of it."""
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan(Result):
+    """``choices[node]``; ``memory`` bytes per device. ``reason``: why not optimal. ``price``: seconds per byte of memory at
+    which an elimination proves the bound, or most of it."""
 
     choices: tuple[int, ...]
-    value: float
-    bound: float
     memory: float
-    status: Outcome
-    reason: str = ""
-    interrupted: bool = False
     price: float = 0.0
 
-    @property
-    def gap(self) -> float:
-        return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value <= 0 else math.inf)
 
-    def bounded(self, bound: float, reason: str, slack: float = TIGHT) -> ShardPlan:
-        """The plan with a bound; ``reason``: why it is not optimal where it is further above that than ``slack``, relative."""
-        bound = min(bound, self.value)
-        status = outcome(self.value, bound, slack)
-        return replace(self, bound=bound, status=status, reason="" if status == "optimal" else reason)
+def unproven(choices: tuple[int, ...], value: float, memory: float) -> ShardPlan:
+    """The plan of these choices, of which nothing is proven."""
+    return ShardPlan(choices=choices, value=value, bound=0.0, memory=memory, status="within-gap")
 
 
 class NoPlanError(ValueError):
@@ -101,66 +89,121 @@ def solve(
     and bound are so near, though often they meet. ``beaten``: seconds of a plan of another problem: once the bound says that
     none here is better, any plan will do. ``anytime``: an interrupt from the keyboard ends the search with the plan and the
     bound at hand; without, or where there is no plan yet, it is passed on. Raises NoPlanError where nothing fits."""
-    ends = now() + seconds
-    left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
-    try:
-        if not _ends(plan, gap, beaten, ends):
-            search = FoldedSearch(left.problem, budget, ends)
-            found, price = searched(left.problem, search, memory, ends, progress)
-            plan = _better(plan, left, found)
-            if memory is not None and not _ends(plan, gap, beaten, ends):
-                plan = _counted(left, plan, search, price, memory, gap)
-            if not _ends(plan, gap, beaten, ends):
-                left = without_dearer(left, search, price, plan.value, memory, ends)
-                plan = _certified(left, plan, memory, ends, gap)
-    except KeyboardInterrupt:
-        plan = replace(plan, interrupted=True)
+    plan = LayoutSearch(problem, memory, budget, Limits(seconds=seconds, beaten=beaten, gap=gap), progress).run()
     if plan.interrupted and not anytime:
         raise KeyboardInterrupt
     return plan
 
 
-def _ends(plan: ShardPlan, gap: float, beaten: float, ends: float) -> bool:
-    """Whether a plan is all that is asked for, or time is over."""
-    return plan.interrupted or plan.gap <= gap or plan.bound >= beaten or now() > ends
+class LayoutSearch(Anytime[tuple[int, ...]]):
+    """The search of ``solve``. ``best``: choices of all nodes; ``rest``: what is left of the problem; ``price``: of memory, at
+    which the bound was found; ``slack``: relative distance at which value and bound meet."""
 
+    def __init__(self, problem: ShardProblem, memory: float | None, budget: int, limits: Limits, progress: Progress) -> None:
+        super().__init__(limits, progress)
+        self.memory, self.budget, self.rest = memory, budget, whole(problem)
+        self.until = self.started + limits.seconds
+        self.bytes = self.price = 0.0
+        self.slack = TIGHT
 
-def _narrowed(
-    problem: ShardProblem,
-    memory: float | None,
-    ends: float,
-    budget: int,
-    gap: float,
-    beaten: float,
-    progress: Progress,
-) -> tuple[Reduced, ShardPlan]:
-    """What is left of the problem after searches with growing tables, and the best plan with the best bound: an optimal one,
-    unless the two are within the ``gap``, none is better than ``beaten``, time is over, or the whole budget is too little."""
-    rungs = [*(rung for rung in POLICY.rungs if rung < budget), budget]
-    left, number = whole(problem), 0
-    plan: ShardPlan | None = None
-    while True:
-        search = FoldedSearch(left.problem, rungs[number], ends)
-        try:
-            found, price = searched(left.problem, search, memory, ends, progress)
-            plan = found if plan is None else _better(plan, left, found)
-            if plan.interrupted or plan.status == "optimal" or plan.bound >= beaten or now() > ends:
-                return left, plan
-            before = left.problem.choices
-            left = without_dearer(left, search, price, plan.value, memory, ends)
-            progress("choices", None)
-        except KeyboardInterrupt:
-            if plan is None:
-                raise
-            return left, replace(plan, interrupted=True)
-        stays = left.problem.choices > POLICY.shrunk * before
-        if plan.gap <= gap or search.exact:
-            if stays:
-                return left, plan
-        elif number + 1 < len(rungs):
-            number += 1
-        elif stays:
-            return left, plan
+    def run(self) -> ShardPlan:
+        """The best plan with the best bound. Raises NoPlanError where nothing fits; an interrupt from the keyboard ends the
+        search, and is passed on where there is no plan yet."""
+        self.search(self._phases)
+        plan = unproven(self.best or (), self.value, self.bytes).bounded(self.bound, self.reason, self.slack)
+        return replace(plan, price=self.price, interrupted=self.interrupted)
+
+    def _phases(self) -> None:
+        self._narrow()
+        if self.done():
+            return
+        tables, price = self._along(self.budget)
+        if self.memory is not None and not self.done():
+            self._count(tables, price, self.memory)
+        if not self.done():
+            self.rest = self._without_dearer(tables, price)
+            self._certify()
+
+    def done(self) -> bool:
+        """Whether the plan is all that is asked for, or time is over."""
+        near = relative_gap(self.value, self.bound) <= self.limits.gap
+        return near or self.bound >= self.limits.beaten or self.left() < 0
+
+    def _narrow(self) -> None:
+        """Searches with growing tables, each of what the one before left of the problem, until the plan is optimal, or within
+        the gap and nothing more goes, none is better than that of another problem, time is over, or the whole budget is too
+        little."""
+        rungs, number = [*(rung for rung in POLICY.rungs if rung < self.budget), self.budget], 0
+        while True:
+            tables, price = self._along(rungs[number])
+            if self.tight() or self.bound >= self.limits.beaten or self.left() < 0:
+                return
+            before = self.rest.problem.choices
+            self.rest = self._without_dearer(tables, price)
+            self.progress("choices", None)
+            stays = self.rest.problem.choices > POLICY.shrunk * before
+            if self.done() or tables.exact:
+                if stays:
+                    return
+            elif number + 1 < len(rungs):
+                number += 1
+            elif stays:
+                return
+
+    def _along(self, budget: int) -> tuple[FoldedSearch, float]:
+        """Searches what is left with tables of so many entries; the tables, and the price of memory that bounds it best."""
+        tables = FoldedSearch(self.rest.problem, budget, self.until)
+        found, price = searched(self.rest.problem, tables, self.memory, self.until, self.progress)
+        self._take(found.choices, found.value, self.rest)
+        if found.bound > self.bound:
+            self.price = found.price
+        self._prove(found.bound, found.reason)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return tables, price
+
+    def _take(self, choices: tuple[int, ...], value: float, rest: Reduced) -> None:
+        """Keeps the plan of what is left of the problem, where it is better than the best."""
+        if self.best is None or value < self.value:
+            self.best, self.value, self.bytes = rest.original(choices), value, rest.problem.memory(choices)
+
+    def _prove(self, bound: float, reason: str) -> None:
+        self.bound, self.reason = min(max(self.bound, bound), self.value), reason
+
+    def _without_dearer(self, tables: FoldedSearch, price: float) -> Reduced:
+        return without_dearer(self.rest, tables, price, self.value, self.memory, self.until)
+
+    def _count(self, tables: FoldedSearch, price: float, memory: float) -> None:
+        """Plans between two prices of memory (``fronts``). Plans up to a guess of the least value are counted out: where there
+        is none, the guess is a bound of all plans, and the next one is higher. ``price``: that at which ``tables`` bound plans
+        best."""
+        low, high = self.bound, self.value
+        for part in POLICY.guesses:
+            guess = low + part * (high - low)
+            rest = without_dearer(self.rest, tables, price, guess, memory, self.until)
+            try:
+                fronts = Fronts(FoldedSearch(rest.problem, tables.budget, self.until), price, memory, guess)
+            except TooManyError:
+                break
+            for choices in fronts.fitting():
+                self._take(*descend(rest.problem, choices, rest.problem.cost(choices), memory, self.until), rest)
+            self._prove(min(guess, fronts.bound), "memory")
+            if self.done():
+                break
+            if fronts.bound < guess:
+                low, high = self.bound, self.value
+
+    def _certify(self) -> None:
+        """What the integer programme finds in what is left of the problem, and proves."""
+        from passes.partition.layouts.solver.programme import certified
+        from passes.solvers.highs import PROVEN
+
+        rest, memory = self.rest, self.memory
+        found = certified(rest.problem, rest.nearest(self.best or ()), self.value, memory, self.until, self.limits.gap)
+        if found.choices and (memory is None or rest.problem.memory(found.choices) <= memory):
+            self._take(found.choices, rest.problem.cost(found.choices), rest)
+        self._prove(found.bound, self.reason)
+        self.slack = PROVEN
 
 
 def without_dearer(
@@ -171,50 +214,6 @@ def without_dearer(
     most = value * (1 + TIGHT) + (price * memory if memory is not None else 0.0)
     rest = left.then(without(left.problem, [least > most for least in search.least(price)]))
     return rest.then(reduced(rest.problem, until=ends))
-
-
-def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
-    """The better plan of two with the better bound, ``found`` being one of what is left of the problem."""
-    best = replace(found, choices=left.original(found.choices)) if found.value < plan.value else plan
-    price = found.price if found.bound > plan.bound else plan.price
-    return replace(best.bounded(max(plan.bound, found.bound), found.reason), interrupted=found.interrupted, price=price)
-
-
-def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float, memory: float, gap: float) -> ShardPlan:
-    """The plan, bettered between two prices of memory (``fronts``). Plans up to a guess of the least value are counted out:
-    where there is none, the guess is a bound of all plans, and the next one is higher. ``price``: that at which ``search``
-    bounds plans best."""
-    ends, low, high = search.until, plan.bound, plan.value
-    for part in POLICY.guesses:
-        guess = low + part * (high - low)
-        rest = without_dearer(left, search, price, guess, memory, ends)
-        try:
-            fronts = Fronts(FoldedSearch(rest.problem, search.budget, ends), price, memory, guess)
-        except TooManyError:
-            break
-        for choices in fronts.fitting():
-            choices, value = descend(rest.problem, choices, rest.problem.cost(choices), memory, ends)
-            if value < plan.value:
-                plan = replace(plan, choices=rest.original(choices), value=value, memory=rest.problem.memory(choices))
-        plan = plan.bounded(max(plan.bound, min(guess, fronts.bound)), "memory")
-        if plan.gap <= gap or now() > ends:
-            break
-        if fronts.bound < guess:
-            low, high = plan.bound, plan.value
-    return plan
-
-
-def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
-    """The plan with what the integer programme finds in what is left of the problem, and proves."""
-    from passes.partition.layouts.solver.programme import certified
-    from passes.solvers.highs import PROVEN
-
-    found = certified(left.problem, left.nearest(plan.choices), plan.value, memory, ends, gap)
-    if found.choices and (memory is None or left.problem.memory(found.choices) <= memory):
-        value = left.problem.cost(found.choices)
-        if value < plan.value:
-            plan = replace(plan, choices=left.original(found.choices), value=value, memory=left.problem.memory(found.choices))
-    return plan.bounded(max(plan.bound, found.bound), plan.reason, PROVEN)
 
 
 def searched(
@@ -236,7 +235,7 @@ def searched(
             best, value = descend(problem, best, value, memory, ends)
         except KeyboardInterrupt:
             interrupted = True
-    plan = ShardPlan(best, value, bound, problem.memory(best), "within-gap", interrupted=interrupted, price=price)
+    plan = replace(unproven(best, value, problem.memory(best)), interrupted=interrupted, price=price)
     return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason), price
 
 
@@ -294,5 +293,6 @@ __all__ = [
     "ShardPlan",
     "searched",
     "solve",
+    "unproven",
     "without_dearer",
 ]

@@ -18,10 +18,11 @@ from passes.framework.base import PassContext
 from passes.partition.bridge import lattice_search
 from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Progress, Solution
+from passes.partition.objective import Budget, Solution
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.prepare.contract import ContractPass
+from passes.solvers.anytime import Progress
 from passes.stages.from_ir import problem_of
 from passes.stages.problem import Problem
 from tests.passes.staging import chain, devices, op, value

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.lattice.groups.solver import GroupPlan, GroupStage, Hierarchy, group_value, solve_groups
+from passes.partition.lattice.groups.solver import GroupPlan, GroupStage, Hierarchy, group_plan, group_value, solve_groups
 from passes.stages.lattice.ideals import permuted
 from passes.stages.load import COMM
 from passes.stages.problem import Kind, Problem, stage_cost
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import ideals, random_problem
 
-NOTHING = GroupPlan((), math.inf, 0.0, "")
+NOTHING = group_plan((), math.inf, 0.0, "")
 
 
 def grouped_problem(seed: int, comm: str) -> tuple[Problem, Hierarchy, int, int]:
