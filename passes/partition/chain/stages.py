@@ -188,6 +188,8 @@ class StageSearch:
         if not bounding.units.count:
             return ""
         found = least(part, self.meshes, bounding.units.count, stages)
+        if not found.runs:
+            return ""
         for number, (run, sides) in enumerate(zip(found.runs, alike(found.runs), strict=True)):
             form, limit = bounding.forms[run.block.form], bounding.limit(run.block.mesh)
             weights, workspace, buffers = (

@@ -367,3 +367,9 @@ def test_a_training_step_in_stages_on_meshes_fits_or_is_refused(tmp_path: Path, 
     plan = compile_model(asked, sink=sink).plan
     assert max(stage.memory for stage in plan.stages) <= memory
     assert not verify_build(tmp_path / "b").violations
+
+
+def test_more_stages_than_places_to_cut_are_refused(tmp_path: Path) -> None:
+    """What the nearest plan lacks had been asked of no plan at all."""
+    with pytest.raises(Infeasible, match="no plan of 9 stages"):
+        compiled(tmp_path, "zoo:mlp,layers=2,hidden=16,batch=8", "preset:cpu-9,cores=9", mesh="auto", stages=9)
