@@ -58,8 +58,9 @@ def test_the_bound_counts_what_stages_of_a_training_step_hand_over() -> None:
     """It had been left out on meshes, and of a tiny model it is nearly all."""
     text = text_of([64] * 5, False, [4], [1] * 4, 1e9, 1e9).replace("overhead = 1e-6", "overhead = 1e-6, handover = 1e-3")
     module = costed(text)
-    bound, value = searched(module, blocks_of(module), 2, 4)
+    meshes = blocks_of(module, training=True)
+    bound, value = searched(module, meshes, 2, 4)
     assert value >= (4 + 2 - 1) * 1e-3
     assert bound >= 0.95 * value
-    alone, _ = searched(module, blocks_of(module), 1, 4)
+    alone, _ = searched(module, meshes, 1, 4)
     assert alone < 1e-3, "one stage hands nothing over"
