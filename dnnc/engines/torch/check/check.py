@@ -213,6 +213,7 @@ class Checker:
     files: TrainingFiles
     data: str
     seed: int
+    last_batch: str = ""
     losses: list[float] = field(default_factory=list)
     worst: tuple[float, str] = (0.0, "")
     worst_loss: float = 0.0
@@ -250,7 +251,7 @@ class Checker:
     def samples(self) -> Digested:
         """What all oracles read."""
         microbatches = self.step.microbatches
-        data = open_data(self.data, self.step.module, self.seed, microbatches)
+        data = open_data(self.data, self.step.module, self.seed, microbatches, last=self.last_batch)
         return Digested(Repeated(data, self.data), microbatches, 0)
 
     def _oracle(self, shaken: int) -> Oracle:
@@ -375,7 +376,7 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
     torch.set_num_threads(options.threads or max(map(step.cores, range(len(step.devices)))))
     if not update_ops(step):
         raise InvalidInput(NothingTrained(), where=str(files.build.folder))
-    checker = Checker(files, options.data, options.seed)
+    checker = Checker(files, options.data, options.seed, options.last_batch)
     with scratch_folder() as folder:
 
         def written(number: int) -> None:

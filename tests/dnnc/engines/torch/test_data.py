@@ -259,3 +259,13 @@ def test_a_wrong_sample_ends_with_exit_code_3(build: Path, tmp_path: Path, capsy
     assert main(["train", str(build), "--data", str(folder)]) == 3
     told = "labels.npy: error[E0421]: 'labels' holds 10 in sample 3; the model takes 0 to 9, or -100, which is ignored"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["shards", "people:loader"])
+def test_steps_with_a_smaller_last_batch_are_those_of_the_unsplit_model(
+    source: str, build: Path, people: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_shards(tmp_path / "shards")) if source == "shards" else source
+    assert main(["train", str(build), "--data", data, "--last-batch", "use", "--steps", "4", "--check"]) == 0
+    assert "passed: 4 weights after each of 4 steps" in capsys.readouterr().out
