@@ -29,7 +29,7 @@ from ir.core.outcomes import TIGHT
 from ir.core.topology import DeviceType, Topology
 from ir.core.types import type_bytes
 from ir.layout_rules import rules
-from passes.costs.learning import recomputes
+from passes.costs.learning import InFlight, recomputes
 from passes.costs.liveness import value_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import dtype_of, fused_seconds, in_training, launches, least_seconds, op_seconds, stated_part
@@ -61,13 +61,15 @@ WIDER = 4.0
 @dataclass(slots=True)
 class Form:
     """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``bytes``: of weights, and in
-    training of what is kept for a backward pass, at least. ``cutter`` and ``chain`` where it has been built; ``prices`` of
-    memory under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
+    training of what is kept for a backward pass, at least; ``saved``: for those of further microbatches. ``cutter`` and
+    ``chain`` where it has been built; ``prices`` of memory under which all runs are bounded; keys of runs that were
+    ``priced``, and ``solved``."""
 
     mesh: DeviceMesh
     core: Floats
     whole: Floats
     bytes: Floats
+    saved: Floats
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
@@ -140,7 +142,7 @@ class Bounding:
             frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
             for _, rule in rules(module, module.entry)
         ]
-        self.least_bytes = self.least_memory(self.base)
+        self.least_bytes, self.further = self.least_memory(self.base), self.least_saved(self.base)
         self.workspace = Workspace(self.base, self.units, module.resources, training=training, microbatches=microbatches)
         self.forms = [self.cheapest(mesh) for mesh in meshes.forms]
         self.equip(self.forms[smallest], self.base)
@@ -215,7 +217,7 @@ class Bounding:
     def beside_weights(self, form: Form, alike: bool) -> tuple[Floats, Floats]:
         """Bytes of workspace and of buffers that runs need at least; ``alike``: whether the stage before has the same shape."""
         given = form.cutter.given if form.cutter is not None else None
-        return self.workspace.inside(form.mesh, given), self.workspace.received(form.mesh, given, alike)
+        return self.workspace.inside(form.mesh, given) + form.saved, self.workspace.received(form.mesh, given, alike)
 
     def needs(self, form: Form, alike: bool) -> Floats:
         """Bytes that runs need at least."""
@@ -280,9 +282,8 @@ class Bounding:
                 )
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
-        bytes_ = self.least_bytes * min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
-        core = self.table_of(work)
-        return Form(mesh, core, np.zeros(core.shape), bytes_)
+        core, even = self.table_of(work), min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
+        return Form(mesh, core, np.zeros(core.shape), self.least_bytes * even, self.further * even)
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
         """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
@@ -326,6 +327,19 @@ class Bounding:
                     before = reader
         return added
 
+    def least_saved(self, given: ShardInput) -> Floats:
+        """Bytes per device that a run saves at least for the backward passes of further microbatches, in all plans that it is a
+        stage of: there is one stage behind it, or none. Of more stages each holds as many at least."""
+        count = self.units.count
+        in_flight = np.ones((count, count + 1))
+        if not given.saved or self.recomputes or not count:
+            return np.zeros(in_flight.shape)
+        in_flight[:, :count], in_flight[:, count] = InFlight.of(self.microbatches, (1, 1), self.family).microbatches
+        in_flight[0, count] = InFlight.of(self.microbatches, (1,), self.family).microbatches[0]
+        least = [float(saved.min(initial=math.inf)) for saved in given.saved]
+        sums = np.cumsum([0.0, *(math.fsum(least[given.problem.kinds[op]] for op in ops) for ops in self.units.ops)])
+        return np.asarray((in_flight - 1) * np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT))
+
     def equip(self, form: Form, given: ShardInput) -> None:
         """The problem on a form's mesh, and the bounds that it gives without a search."""
         form.cutter = Cutter(given, self.units.constants.ops)
@@ -337,6 +351,7 @@ class Bounding:
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
         table = self.table_of(work)
         form.bytes = np.maximum(form.bytes, self.least_memory(given))
+        form.saved = np.maximum(form.saved, self.least_saved(given))
         np.maximum(form.core, table, out=form.core)
         free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
         for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):

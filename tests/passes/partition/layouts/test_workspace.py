@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
+from ir.core.topology import Topology
 from passes.costs.liveness import stage_workspace
 from passes.costs.network import network
 from passes.graph.folding import folding
@@ -21,6 +22,7 @@ from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
+from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block
@@ -30,7 +32,7 @@ from passes.partition.layouts import build
 from passes.partition.on_meshes import MeshesSearch
 from tests.passes.meshes.graphs import random_module
 from tests.passes.meshes.planning import topology
-from tests.passes.partition.layouts.test_stages import random_chain
+from tests.passes.partition.layouts.test_stages import blocks_of, costed, random_chain, text_of
 
 MESHES = [((1,), False, ()), ((2,), False, ()), ((2, 2), False, ()), ((4,), True, ((3, 1, 1, 1),))]
 
@@ -84,6 +86,19 @@ def test_bounds_are_of_plans_whose_activations_fit(seed: int, part: float) -> No
     plan = plan_within(module, int(part * most), replicas=0)
     assert max(stage.memory for stage in plan.stages) <= int(part * most)
     assert plan.value <= plan.bound * 1.05
+
+
+@pytest.mark.parametrize(("family", "further"), [("", (1, 0, 0)), ("gpipe", (3, 3, 3))])
+def test_bounds_hold_what_microbatches_in_flight_save(family: str, further: tuple[int, int, int]) -> None:
+    """A product saves its operand of 4 x 64 floats for each. In 1F1B a stage before another holds two, the last one."""
+    module = costed(text_of([64, 64, 64], False, [2], [1, 1], 1e9, 1e9))
+    top = module.first(Topology)
+    assert top is not None
+    found, blocks = folding(module.entry, module), blocks_of(module, training=True)
+    bounding = Bounding(module, top, network(top), found, blocks, training=True, microbatches=4, family=family)
+    saved = bounding.least_saved(bounding.base)
+    bytes_ = [saved[0, 1], saved[1, 2], saved[0, 2] / 2]
+    assert bytes_ == pytest.approx([1024 * often for often in further])
 
 
 @settings(deadline=None, max_examples=8)
