@@ -115,7 +115,8 @@ def _gradients(op: Op) -> int:
     """What the gradients of a product are planned with, but for that of a bias: a sum is no product."""
     cost = op.facet(Cost, Cost())
     bias = sum(getattr(op.results[0].type, "elements", 0) or 0 for name in op.operands[2:3] if name)
-    return cost.input_grad + cost.weight_grad - (bias if cost.weight_grad else 0)
+    is_value = any(name[:1] == "%" for name in op.operands[2:3])  # as the cast of a bias is
+    return cost.input_grad + cost.weight_grad - (bias if cost.weight_grad or is_value else 0)
 
 
 def _flops(counted: Iterable[tuple[Op, int]]) -> dict[str, int]:

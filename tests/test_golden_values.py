@@ -50,12 +50,14 @@ class Reason(Enum):
 
     NO_VALUES = "an op has no values: it is opaque work, or not of any runtime"
     TYPES = "an op does not take operands of its types or shapes: the case states bytes and seconds only"
+    NARROW = "onnxruntime has no kernel for an element type on CPUs"
     ELEMENTS = "inputs have no type of numpy"
     FUNCTION = "it calls a function of the user, which the export to ONNX does not have"
     TRAINS = "an op computes something else in training: dropout, statistics of the batch"
 
 
 NOT_RUN: dict[str, Reason] = {
+    "passes/autocast/types": Reason.NARROW,
     "passes/prepare/canonicalize/cast_like": Reason.ELEMENTS,
     "passes/prepare/canonicalize/sequences": Reason.TYPES,
     "passes/prepare/canonicalize/sequences_kept": Reason.TYPES,

@@ -68,6 +68,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
                 "--frozen",
                 "--batchnorm",
                 "--dropout",
+                "--dtype",
             ),
         ),
         ("The search", ("--time-limit", "--profile", "--search", "--search-prior", "--iterations")),

@@ -46,7 +46,8 @@ class TrainingOptions:
     the order of work by its name, or ``auto``. ``chunks``: stages on each device (None: as many as the schedule needs).
     ``recompute``: what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by
     the batch's statistics (``train``) or by the running ones (``frozen``). ``dropout``: ``on`` or ``off``. ``sync``: how
-    members of a mesh add up gradients. Empty or None: the default."""
+    members of a mesh add up gradients. ``dtype``: the element type of products, ``f32`` or ``bf16``. Empty or None: the
+    default."""
 
     loss: str = ""
     optimizer: str = ""
@@ -74,6 +75,7 @@ class TrainingOptions:
     batchnorm: str = ""
     dropout: str = ""
     sync: str = ""
+    dtype: str = ""
 
     @property
     def stages_each(self) -> int:
@@ -162,7 +164,22 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         changes["partition"]["replicas"] = 1
     changes["reference"] = changes["partition"]
     changes["training"] = _of_training_pass(changes["training"])
+    if options.dtype not in ("", "f32"):
+        pipeline = _with_autocast(pipeline, options.dtype)
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
+
+
+def _with_autocast(pipeline: tuple[Pass, ...], dtype: str) -> tuple[Pass, ...]:
+    """The pipeline with mixed precision, which a model gets once it is canonical; constants are then cast once and for all.
+    Raises UsageError where it is not made canonical."""
+    from passes.prepare.autocast import AutocastPass
+    from passes.prepare.canonicalize import CanonicalizePass
+
+    names = [step.name for step in pipeline]
+    if "canonicalize" not in names:
+        raise UsageError(PassMissing(("--dtype",), "canonicalize"), where="--passes")
+    place = names.index("canonicalize") + 1
+    return (*pipeline[:place], AutocastPass(dtype), CanonicalizePass(), *pipeline[place:])
 
 
 def _checked(options: TrainingOptions, default: str) -> TrainingOptions:

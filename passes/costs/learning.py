@@ -197,6 +197,9 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
     left = cost.saved - sum(read.values())
     if read and left >= 0:
         return {**read, f"{op.id} saved": left} if left else read
+    factors = {name: read[name] for name in op.operands[:2] if name in read}  # of a product, whose bias is not kept
+    if sum(factors.values()) == cost.saved:
+        return factors
     learned = {name for name in op.operands if name in found.values or name in found.state}
     same = [name for name, size in read.items() if size == cost.saved]  # one of several operands
     one = next((name for name in same if learned - {name}), same[0] if same else f"{op.id} saved")

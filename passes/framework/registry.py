@@ -48,6 +48,7 @@ NO_MESH, ANY_FORM, ANY_MESH = "none", "any", "auto"
 LISTED: dict[str, Listed] = {
     "training": Listed("passes.training:TrainingPass", (), _TRAINS),
     "canonicalize": Listed("passes.prepare.canonicalize:CanonicalizePass"),
+    "autocast": Listed("passes.prepare.autocast:AutocastPass", destroys=(Property.COSTED,)),
     "unfuse": Listed("passes.prepare.canonicalize.unfuse:UnfusePass", destroys=(Property.COSTED,)),
     "cost": Listed("passes.prepare.cost:CostPass", (), (Property.COSTED,)),
     "fold": Listed("passes.prepare.fold:FoldPass"),

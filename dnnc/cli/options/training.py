@@ -45,6 +45,13 @@ class BatchNormName(StrEnum):
     FROZEN = "frozen"
 
 
+class DtypeName(StrEnum):
+    """The element type in which products are computed; weights and the optimizer's state are float32."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+
+
 class DropoutName(StrEnum):
     """Whether the model's dropouts drop elements."""
 
@@ -204,6 +211,14 @@ Dropout = Annotated[
         "--dropout",
         help="training: let the model's dropouts drop nothing (off, default), or elements at random, drawn by the --seed of "
         "'dnnc train' and the same for every plan.",
+        show_default=False,
+    ),
+]
+Dtype = Annotated[
+    DtypeName | None,
+    typer.Option(
+        "--dtype",
+        help="training: compute products in bf16, as torch.autocast does, with weights and optimizer in f32 (f32: default).",
         show_default=False,
     ),
 ]

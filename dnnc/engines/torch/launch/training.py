@@ -372,4 +372,4 @@ def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> b
     return False
 
 
-__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "doubts", "require_evaluable", "train"]
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "doubts", "require_evaluable", "require_torch", "train"]

@@ -385,7 +385,8 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, epsilon: float, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``; None where not ``wanted``."""
-    mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)  # a third of the time of torch.var_mean
+    still = (None, None) if scale.dtype == x.dtype else (torch.zeros_like(scale), torch.ones_like(scale))  # say the type
+    mean, variance = torch.ops.aten.batch_norm_update_stats(x, *still, 0.0)  # a third of the time of torch.var_mean
     inverse = torch.rsqrt(variance + epsilon)
     backward = torch.ops.aten.native_batch_norm_backward
     one, two, three = backward(grad, x, scale, None, None, mean, inverse, True, epsilon, wanted)
