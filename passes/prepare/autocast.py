@@ -100,8 +100,8 @@ class _Writer:
     def write(self, op: Op, results: Mapping[str, Type]) -> None:
         """Adds an op in its type, behind the casts of what it reads."""
         if op.regions:
-            wide = {name: self.cast(name, DType.F32, op) for name in all_reads(op) if self.is_(name, self.narrow)}
-            self.add(*renamed((op,), wide))
+            wide_names = {name: self.cast(name, DType.F32, op) for name in all_reads(op) if self.is_(name, self.narrow)}
+            self.add(*renamed((op,), wide_names))
             return
         floats = [i for i, name in enumerate(op.operands) if self.is_(name, DType.F32) or self.is_(name, self.narrow)]
         if op.name in FIRST_ALONE:

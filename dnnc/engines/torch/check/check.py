@@ -5,7 +5,7 @@ The oracle runs the forward ops of ``plan.ir``'s entry function on the same samp
 one piece where the model allows it (``batch``), else microbatch by microbatch. Autograd and torch.optim do what the programs do
 by their own ops, and the oracle itself counts the labels that the loss of a step is divided by. After each step every trained
 weight is compared: its largest difference over its range is at most 1e-6 for SGD and 1e-5 for Adam, beside four units in the
-last place of its largest element.
+last place of its largest element; where products are computed in 16 bits, at most 5e-3 (``NARROW``).
 
 Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
 attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
@@ -51,6 +51,7 @@ from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainO
 from dnnc.engines.torch.statements.run import compiled
 from ir.core.diagnostics import CheckFailed, InvalidInput
 from ir.core.ops import Op
+from ir.core.types import DType, TensorType, without_layout
 from ir.ops.grads import ASSIGN
 from ir.ops.optimizers import NESTEROV, OPTIMIZERS, hyperparameters
 from ir.ops.recipe import Recipe
@@ -63,6 +64,9 @@ AVERAGES = 1e-5
 """The same of running averages of batch normalisation."""
 LOSS = 1e-5
 """The difference of losses that passes, over the loss where that is larger than 1."""
+NARROW = 5e-3
+"""The same of weights and losses where products are computed in 16 bits: a number of bfloat16 is rounded by up to 4e-3, and
+plans round other sums."""
 NOISE = 50.0
 """How many times as far as two runs of the oracle a rank may be: each follows rounding errors of its own, and 15 times was
 seen. A wrong gradient shows in the weights that do not follow rounding errors."""
@@ -241,7 +245,15 @@ class Checker:
         held = self.oracle.averages.held
         flush = not self.step.schedule.periodic
         averaged = {name: trained[of] for name, of in self.oracle.moving.items()}
-        return trained | averaged | {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
+        running = {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
+        return {name: max(allowed, self.narrow) for name, allowed in (trained | averaged | running).items()}
+
+    @cached_property
+    def narrow(self) -> float:
+        """``NARROW`` where the model computes in 16 bits, else 0."""
+        made = (without_layout(value.type) for op in self.step.module.entry.ops for value in op.results)
+        found = any(isinstance(type_, TensorType) and type_.dtype in (DType.BF16, DType.F16) for type_ in made)
+        return NARROW if found else 0.0
 
     @cached_property
     def shaken(self) -> list[Oracle]:
@@ -298,7 +310,7 @@ class Checker:
         if not math.isfinite(mine):
             raise CheckFailed(ModelLossNotFinite(number + 1), where=str(self.folder))
         difference = abs(loss - mine) / max(1.0, abs(mine))
-        allowed = LOSS
+        allowed = max(LOSS, self.narrow)
         if not difference <= allowed:
             self._shake(number + 1)
             allowed += min(LOOSE, NOISE * max(self._loss_noise(step) for step in range(number + 1)))
