@@ -208,7 +208,7 @@ class LatticeSearch(Pass):
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         searched = time.perf_counter()
-        solution = self._on_machines(asked, solution, copied, ends - now())
+        solution = self._on_machines(asked, solution, copied, ends - now(), context)
         plan = self._plan(asked, solution)
         statistics = solution.statistics
         context.count(
@@ -339,17 +339,26 @@ class LatticeSearch(Pass):
             raise NoBetterPlan(least if single is None else min(least, single.value), self.name)
         return single
 
-    def _on_machines(self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float) -> Solution:
+    def _on_machines(
+        self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float, context: PassContext
+    ) -> Solution:
         """The solution, or a better one for links of two speeds, such as ``copied``; with the seconds of handing microbatches
         over."""
         topology = asked.topology
         if self.hosts and solution is not copied and len({device.host for device in topology.devices}) > 1:
-            from passes.partition.bridge.on_links import best_on_links
+            from passes.partition.bridge.on_links import best_on_links, best_on_one_host
 
             def members(stages: Stages) -> list[tuple[int, ...]]:
                 return asked.members(uncut(stages))
 
-            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds, copied)
+            def search(problem: Problem, beaten: float) -> Solution:
+                least = Budget(self.max_ideals, self.memory << 20, self.max_pairs, max(0.5, ends - now()), beaten)
+                return self._search(asked, context)(problem, least)
+
+            ends, made_for = now() + seconds, (asked.module, topology, asked.net, asked.problem)
+            solution = best_on_links(*made_for, solution, members, seconds, copied)
+            if asked.steps is None:
+                solution = best_on_one_host(*made_for, solution, members, search, seconds)
         return with_handover(asked, solution)
 
     def _objectives(self, planned: Planned) -> tuple[Objective, ...]:

@@ -10,7 +10,8 @@ With replicas a stage's devices stay on one host: two more candidates are the be
 stage, and the plan for groups of devices (``groups.solver``), which names its devices. A plan of few hosts that all take the
 microbatches in turn (``copies``) is a candidate too.
 
-Only for devices of one kind in hosts of equal size; elsewhere the plan on ports stands.
+That is for devices of one kind in hosts of equal size. Elsewhere (``best_on_one_host``) the plan on ports is compared with the
+best plans of the devices of one host each, and where it has replicas with the best plan without.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from passes.stages.fusing import without_borders
 from passes.stages.lattice.dp import Stages
 from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import search
-from passes.stages.problem import Problem, plan_costs, pools
+from passes.stages.problem import Kind, Problem, plan_costs, pools
 
+MOST_HOSTS = 8
+"""Hosts of different devices whose own plans are looked for."""
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""
 
@@ -116,6 +119,73 @@ def best_on_links(
     return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound))
 
 
+def best_on_one_host(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    problem: Problem,
+    solution: Solution,
+    members: Callable[[Stages], Sequence[Sequence[int]]],
+    search: Callable[[Problem, float], Solution],
+    seconds: float,
+) -> Solution:
+    """``solution``, or the plan that is better on the real links: of the devices of one host, or without replicas. ``search``:
+    the best plan of a problem, none that is not better than a value; ``members`` as of ``best_on_links``. No search begins
+    after ``seconds``."""
+    if solution.stages is None or solution.apart:
+        return solution
+    ends = now() + seconds
+    chosen = [problem.kinds[kind] for kind, _ in solution.stages]
+    shared, types = [kind.replicas for kind in chosen], [kind.type for kind in chosen]
+    here = link_value(module, topology, net, problem.comm, members(solution.stages), solution.devices, shared, ends, types)
+    if here <= max(cost.load for cost in plan_costs(problem, solution.stages)) * (1 + TIGHT):
+        return solution  # its links are as fast as its ports
+    for parts, named in _parts(topology, problem, alone=max(shared) > 1):
+        if now() > ends:
+            break
+        numbers = [number for number, _ in parts]
+        some = tuple(replace(problem.kinds[number], devices=names) for number, names in parts)
+        found = search(replace(problem, kinds=some, seconds=problem.seconds[numbers], transfer=problem.transfer[numbers]), here)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if found.stages is None or found.apart:
+            continue
+        stages, taken = tuple((numbers[kind], nodes) for kind, nodes in found.stages), [some[kind] for kind, _ in found.stages]
+        devices = _in_turn(some, found.stages) if named else ()
+        shared, types = [kind.replicas for kind in taken], [kind.type for kind in taken]
+        value = link_value(module, topology, net, problem.comm, members(stages), devices, shared, ends, types)
+        if value < here:
+            here = value
+            on_ports = max(cost.load for cost in plan_costs(problem, stages))
+            status = outcome(on_ports, solution.bound)
+            solution = replace(solution, stages=stages, devices=devices, value=on_ports, status=status)
+    return solution
+
+
+def _parts(topology: Topology, problem: Problem, *, alone: bool) -> list[tuple[list[tuple[int, tuple[str, ...]]], bool]]:
+    """Kinds with some of their devices, those of one host (True), and with ``alone`` all devices without replicas (False)."""
+    found: dict[object, tuple[list[tuple[int, tuple[str, ...]]], bool]] = {}
+    for host in topology.hosts:
+        own = {device.name for device in topology.devices if device.host == host.name}
+        kinds = [(number, tuple(name for name in kind.devices if name in own)) for number, kind in enumerate(problem.kinds)]
+        kinds = [(number, names) for number, names in kinds if len(names) >= problem.kinds[number].replicas]
+        if kinds and len(found) < MOST_HOSTS:
+            found.setdefault(tuple((number, len(names)) for number, names in kinds), (kinds, True))
+    every = [(number, kind.devices) for number, kind in enumerate(problem.kinds) if kind.replicas == 1]
+    return [*found.values(), *([(every, False)] if alone else [])]
+
+
+def _in_turn(kinds: Sequence[Kind], stages: Stages) -> tuple[tuple[str, ...], ...]:
+    """The devices of each stage, the next ones of its kind."""
+    left, pool_of = {kind.devices: list(kind.devices) for kind in kinds}, [kind.devices for kind in kinds]
+    found = []
+    for kind, _ in stages:
+        mine, count = left[pool_of[kind]], kinds[kind].replicas
+        found.append(tuple(mine[:count]))
+        del mine[:count]
+    return tuple(found)
+
+
 def _unreplicated(problem: Problem) -> Problem | None:
     """The problem with one device for each stage; None where devices differ."""
     if len(set(pools(problem.kinds))) != 1:
@@ -164,17 +234,18 @@ def link_value(
     devices: Sequence[Sequence[str]] = (),
     replicas: Sequence[int] = (),
     ends: float = math.inf,
+    types: Sequence[str] = (),
 ) -> float:
     """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them,
-    each on as many as ``replicas`` says (one). ``ends``: of ``now``, after which no better places are looked for."""
+    each on as many as ``replicas`` says (one) of its entry of ``types`` (that of the first device). ``ends``: of ``now``, after
+    which no better places are looked for."""
     module = with_stages(module, members)
     if devices:
         types = {device.name: device.type for device in topology.devices}
         stages = tuple(PlanStage(i, types[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
     else:
-        type_ = topology.devices[0].type
-        shared = replicas or [1] * len(members)
-        stages = tuple(PlanStage(index, type_, replicas=count) for index, count in enumerate(shared))
+        shared, types = replicas or [1] * len(members), types or [topology.devices[0].type] * len(members)
+        stages = tuple(PlanStage(i, type_, replicas=count) for i, (type_, count) in enumerate(zip(types, shared, strict=True)))
     plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "within-gap", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(module.entry), comm)
@@ -191,4 +262,4 @@ def link_value(
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["best_on_links", "hierarchy_of", "host_size", "link_value"]
+__all__ = ["best_on_links", "best_on_one_host", "hierarchy_of", "host_size", "link_value"]

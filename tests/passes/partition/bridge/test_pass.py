@@ -334,3 +334,20 @@ def test_a_problem_is_checked_where_it_is_made() -> None:
     module = module.replace(module.entry, replace(module.entry, ops=module.entry.ops[::-1]))
     with pytest.raises(ValueError, match="not in topological order"):
         problem_of(module, devices(1), network(devices(1)))
+
+
+def test_a_slow_link_between_hosts_is_not_taken_for_a_port() -> None:
+    """By ports, as fast as the links inside a host, stages on both hosts had been best: 20 times as slow on the real links."""
+    from passes.partition.partition_pass import PartitionPass
+    from passes.partition.place import PlacePass
+    from tests.passes.partition.layouts.stage_oracle import costed
+    from tests.passes.partition.layouts.test_stages import text_of
+
+    module = costed(text_of([64, 64, 64, 64], False, [2, 2], [1, 3, 1, 3], 1e9, 1e6))
+    for replicas in (0, 1):
+        context = pass_context(DiagnosticSink())
+        planned = PlacePass().run(PartitionPass(mesh="none", replicas=replicas).run(module, context), context)
+        plan = planned.first(Plan)
+        assert plan is not None
+        assert len({planned.first(Topology).device(name).host for stage in plan.stages for name in stage.devices}) == 1
+        assert plan.value < 1e-4
