@@ -179,9 +179,11 @@ class ReferencePass(LatticeSearch):
     def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
         return super()._on_copies(asked, held, search, budget, context) if self._pipeline else None
 
-    def _on_machines(self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float) -> Solution:
+    def _on_machines(
+        self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float, context: PassContext
+    ) -> Solution:
         if self._pipeline:
-            return super()._on_machines(asked, solution, copied, seconds)
+            return super()._on_machines(asked, solution, copied, seconds, context)
         if asked.steps is None:
             if isinstance(solution, AnySolution):
                 solution = worth_its_boundaries(asked, solution, now() + seconds)

@@ -241,8 +241,8 @@ def link_value(
     which no better places are looked for."""
     module = with_stages(module, members)
     if devices:
-        types = {device.name: device.type for device in topology.devices}
-        stages = tuple(PlanStage(i, types[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
+        type_of = {device.name: device.type for device in topology.devices}
+        stages = tuple(PlanStage(i, type_of[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
     else:
         shared, types = replicas or [1] * len(members), types or [topology.devices[0].type] * len(members)
         stages = tuple(PlanStage(i, type_, replicas=count) for i, (type_, count) in enumerate(zip(types, shared, strict=True)))

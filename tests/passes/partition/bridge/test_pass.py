@@ -338,8 +338,8 @@ def test_a_problem_is_checked_where_it_is_made() -> None:
 
 def test_a_slow_link_between_hosts_is_not_taken_for_a_port() -> None:
     """By ports, as fast as the links inside a host, stages on both hosts had been best: 20 times as slow on the real links."""
-    from passes.partition.partition_pass import PartitionPass
-    from passes.partition.place import PlacePass
+    from dnnc.compile.context import pass_context
+    from ir.core.diagnostics import DiagnosticSink
     from tests.passes.partition.layouts.stage_oracle import costed
     from tests.passes.partition.layouts.test_stages import text_of
 
@@ -347,7 +347,8 @@ def test_a_slow_link_between_hosts_is_not_taken_for_a_port() -> None:
     for replicas in (0, 1):
         context = pass_context(DiagnosticSink())
         planned = PlacePass().run(PartitionPass(mesh="none", replicas=replicas).run(module, context), context)
-        plan = planned.first(Plan)
+        plan, topology = planned.first(Plan), planned.first(Topology)
         assert plan is not None
-        assert len({planned.first(Topology).device(name).host for stage in plan.stages for name in stage.devices}) == 1
+        assert topology is not None
+        assert len({topology.device(name).host for stage in plan.stages for name in stage.devices}) == 1
         assert plan.value < 1e-4
