@@ -352,8 +352,11 @@ class LatticeSearch(Pass):
                 return asked.members(uncut(stages))
 
             def search(problem: Problem, beaten: float) -> Solution:
-                least = Budget(self.max_ideals, self.memory << 20, self.max_pairs, max(0.5, ends - now()), beaten)
-                return self._search(asked, context)(problem, least)
+                left = max(0.5, ends - now())
+                limits = Budget(
+                    ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=left, beaten=beaten
+                )
+                return self._search(asked, context)(problem, limits)
 
             ends, made_for = now() + seconds, (asked.module, topology, asked.net, asked.problem)
             solution = best_on_links(*made_for, solution, members, seconds, copied)
