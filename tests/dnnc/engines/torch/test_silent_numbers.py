@@ -126,7 +126,7 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
     assert main(asked) == 3
     told = capsys.readouterr().err
     assert "a smaller --learning-rate" in told
-    assert "error[E0741]: the loss is " in told or "error[E0742]: weight '" in told
+    assert "error[E0746]: onnx.Gemm made infinity of finite numbers" in told or "error[E0742]: weight '" in told
     for path in (tmp_path / "kept").glob("step*"):
         assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(path).values())
 
@@ -137,7 +137,7 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
     [
         ("unseeded", "drawn:unseeded: error[E0448]: ranks were given other samples for the same step, 1"),
         ("unseeded_later", "drawn:unseeded_later: error[E0448]: ranks were given other samples for the same step, 1"),
-        ("broken", "'target' of microbatch 5 holds nan in row 2"),
+        ("broken", "'target' holds nan in row 2 of microbatch 5"),
     ],
 )
 def test_a_function_of_data_that_misleads(
