@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from dnnc.engines.torch.module.exporting import is_fixed
+from dnnc.engines.torch.module.exporting import COUNTED, RUNNING, is_fixed
 from dnnc.engines.torch.module.faults import NoAverages, NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
 from ir.ops.optimizers import EMA_STATE, STATE
@@ -39,8 +39,10 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
     their moving averages.
 
     What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Of these,
-    returns the names of the parameters that require a gradient and of all buffers that are called ``running_mean`` or
-    ``running_var``, whether a batch normalisation reads them or not.
+    returns the names of those that PyTorch would have changed: the parameters that require a gradient; all buffers that are
+    called ``running_mean`` or ``running_var``, whether a batch normalisation reads them or not; and ``num_batches_tracked`` of
+    the batch normalisations whose averages moved, since a checkpoint does not count microbatches. Running averages are those of
+    PyTorch, which averages the unbiased variance.
 
     Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, where the
     checkpoint has no averages that are asked for, and where the file is no checkpoint or is damaged."""
@@ -75,7 +77,10 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
         for name, source in found.items():
             wanted[name].copy_(opened.tensor(source))
     opened.confirm()
-    return tuple(name for name, value in wanted.items() if name not in found and not is_fixed(name, value))
+    counters = {f"{name.removesuffix(RUNNING[0])}{COUNTED}" for name in found if name.rpartition(".")[2] == RUNNING[0]}
+    return tuple(
+        name for name, value in wanted.items() if name not in found and (name in counters or not is_fixed(name, value))
+    )
 
 
 def _aliases(values: Mapping[str, torch.Tensor]) -> dict[tuple[int, torch.Size], list[str]]:

@@ -39,7 +39,7 @@ from passes.training import FROM_TORCH
 
 _NOISY = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 RUNNING = ("running_mean", "running_var")
-_COUNTED = "num_batches_tracked"
+COUNTED = "num_batches_tracked"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 FROZEN = "frozen"
 _REPORT = "torch.onnx.export(module, inputs, dynamo=True) shows the whole report"
@@ -208,7 +208,7 @@ def _refuse_changes(program: Any) -> None:
         name = str(spec.target or "")
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, OutputKind.USER_INPUT_MUTATION):
             continue
-        if name.rpartition(".")[2] not in (*RUNNING, _COUNTED):
+        if name.rpartition(".")[2] not in (*RUNNING, COUNTED):
             maker = next((node for node in program.graph.nodes if node.name == getattr(spec.arg, "name", "")), None)
             where = of_node(maker) if maker is not None else ""
             weight = spec.kind is OutputKind.PARAMETER_MUTATION
@@ -322,4 +322,4 @@ def _quiet(model: onnx_ir.Model) -> None:
             node.resize_inputs(2)
 
 
-__all__ = ["RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]
+__all__ = ["COUNTED", "RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]

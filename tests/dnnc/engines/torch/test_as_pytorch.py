@@ -1,0 +1,26 @@
+"""The table "as PyTorch": modules of many kinds, trained for 5 steps by processes on each plan, are as far as rounding from
+what PyTorch makes of them (``python -m tests.dnnc.engines.torch.pytorch_modules`` prints how far)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+modules: Any = pytest.importorskip("tests.dnnc.engines.torch.pytorch_modules", reason="the extra 'train' is not installed")
+
+pytestmark = pytest.mark.slow
+CLOSE = 2e-6
+"""A unit in the last place of a float is 1.2e-7 of it; 5 steps of sums in another order make a few of these."""
+
+
+def test_the_table_has_forty_modules_and_more() -> None:
+    assert len(modules.CASES) >= 40
+
+
+@pytest.mark.parametrize("name", modules.CASES)
+def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
+    trial = modules.Trial(name, tmp_path)
+    assert max(trial.difference(plan) for plan in modules.PLANS) < CLOSE
