@@ -230,8 +230,7 @@ def rotary(facts: OpFacts) -> Work:
 
 def recurrent(gates: int, pointwise: int) -> Formula:
     """RNN, GRU, LSTM(X [S, B, I], W [D, G H, I], R [D, G H, H], B ..): 2 S B D G H (I + H) and the gates' pointwise part.
-    Its backward pass is that of ``recurrent_gradient`` and products by W, X and R. It keeps X, its states and what they began
-    with.
+    Its backward pass is that of ``recurrent_gradient`` and products by W, X and R. It keeps its operands and its states.
 
     Of one sample, each step multiplies a vector: a class of its own."""
 
@@ -252,8 +251,8 @@ def recurrent(gates: int, pointwise: int) -> Formula:
         saved = 0
         if facts.has_gradient() and any(facts.needs(i) and facts.is_float(i) for i in range(len(facts.operands))):
             in_grad += through_time(gates, pointwise, rows_of_all, inputs, hidden)
-            read = [i for i in (0, 5, 6) if facts.is_float(i) and not facts.is_resource(i)]
-            kept = [i for i in read if i or gates > 1 or facts.needs(1)]
+            kept = [2, 5, 6, *((0, 1, 3) if gates > 1 else [i for i in (0, 1) if facts.needs(1 - i)])]
+            kept = [i for i in kept if facts.is_float(i) and not facts.is_resource(i)]
             saved = cells * (facts.bytes(0) // max(1, facts.size(0))) + sum(facts.bytes(i) for i in kept)
         batch = first if facts.op.get("layout", 0) else second
         return Work("recurrent" if batch > 1 else "recurrent-vector", flops, in_grad, weight_grad, saved)

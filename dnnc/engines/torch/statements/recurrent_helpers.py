@@ -28,6 +28,8 @@ def recurrent(
     torch has the gates in another order: an LSTM's are input, forget, cell, output (ONNX: input, output, forget, cell), a GRU's
     reset, update, new (ONNX: update, reset, new)."""
     steps, batch, hidden = x.shape[0], x.shape[1], r.shape[2]
+    if any(state is not None and state.shape[1] != batch for state in (h, c)):
+        raise ValueError("initial states of another number of samples")  # torch ends the process
     order = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}.get(kind, (0,))
     both = backward == (False, True)
     turned = len(backward) == 1 and backward[0]

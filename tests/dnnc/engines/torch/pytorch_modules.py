@@ -364,7 +364,7 @@ class Trial:
                 os.environ["PYTHONPATH"] = before
         module = Made(self.case)
         module.load_state_dict(self.module.state_dict())
-        dnnc.into_torch(module, folder / f"out/step{STEPS}.safetensors")
+        dnnc.into_torch(module, folder / f"out/step{STEPS}")
         return module
 
     def difference(self, plan: str) -> float:

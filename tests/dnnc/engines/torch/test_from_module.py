@@ -363,6 +363,41 @@ def test_arguments_by_name_and_nested_results(tmp_path: Path) -> None:
     assert len(graph.output) == 3
 
 
+class OfBatch(nn.Module):
+    """Layers between two linear ones, of any number of samples."""
+
+    def __init__(self, sub: nn.Module) -> None:
+        super().__init__()
+        self.fc, self.sub, self.out = nn.Linear(6, 6), sub, nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.fc(x)
+        if isinstance(self.sub, nn.MultiheadAttention):
+            return self.out(self.sub(h, h, h)[0])
+        return self.out(self.sub(h)[0] if isinstance(self.sub, nn.LSTM) else self.sub(h))
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(6, 6),
+    "LSTM": lambda: nn.LSTM(6, 6, batch_first=True),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(6, 2, batch_first=True),
+    "TransformerEncoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 12, batch_first=True), 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_size_of_the_batch_is_bound_when_compiling(name: str, tmp_path: Path) -> None:
+    shapes = ({0: torch.export.Dim("batch")},)
+    file = dnnc.from_torch(OfBatch(LAYERS[name]()), (torch.randn(4, 5, 6),), tmp_path / "net.onnx", dynamic_shapes=shapes)
+    output = onnx.load(file).graph.output[0].name
+    options = ["-t", "preset:cpu-1", "--objective", "training", "--loss", f"mse:{output}", "--microbatches", "2", "-q"]
+    for size in (2, 6):
+        build = tmp_path / f"build{size}"
+        assert main(["compile", str(file), *options, "--prove", "--dim", f"batch={size}", "-o", str(build)]) == 0
+        assert main(["train", str(build), "--check", "-q"]) == 0
+
+
 class Small(nn.Module):
     """What trains, what is frozen, what is detached, and what infers."""
 
