@@ -76,9 +76,8 @@ def test_a_training_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[
     """The first product that overflows is named, not the loss or what NaN reached."""
     options = ["--stages", "2", "--replicas", "1", "--mesh", "none", "--optimizer", "sgd", "--learning-rate", "1e30"]
     build = compiled(tmp_path / "build", *options)
-    assert main(["train", str(build), "--steps", "9", "--checkpoint", str(tmp_path / "c"), "--every", "1"]) == 3
+    assert main(["train", str(build), "--steps", "9"]) == 3
     told = capsys.readouterr().err
     assert re.search(
         r"step \d: error\[E0746\]: onnx\.Gemm made infinity of finite numbers: '%fc\d' of stage \d, microbatch 0", told
     )
-    assert (tmp_path / "c" / "step1.safetensors").exists()
