@@ -163,7 +163,8 @@ class Saver:
 
     def _shared(self, target: Path) -> Path:
         """A new folder for the files of all ranks, which rank 0 makes. Raises InvalidInput where it cannot be made, or is not
-        there for this rank."""
+        there for this rank, which has a file to put there: rank 0 does not wait for a rank without one, so the folder may
+        have its own name before such a rank looks."""
         text = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
         if self.rank == 0:
             try:
@@ -177,7 +178,7 @@ class Saver:
         if len(self.step.devices) > 1:
             dist.broadcast(text, 0)
         folder = self.folder / bytes(text.tolist()).rstrip(b"\0").decode()
-        if not folder.is_dir():
+        if self.rank in self._owned and not folder.is_dir():
             raise InvalidInput(FolderNotShared(), where=str(self.folder))
         return folder
 

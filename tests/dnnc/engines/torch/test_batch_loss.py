@@ -247,7 +247,7 @@ ALONE: dict[str, tuple[str, tuple[str, ...], str]] = {
     "dropout": (
         "%m = onnx.Dropout(%x) : tensor<4x2xf32>",
         ("--dropout", "on"),
-        "dropout drops other elements of each microbatch",
+        "dropout and noise draw other numbers for each microbatch",
     ),
     "a loss of its own": (
         "%m = onnx.Identity(%x) : tensor<4x2xf32>",

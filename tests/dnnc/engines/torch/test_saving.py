@@ -62,10 +62,14 @@ def alone(build: Path) -> Step:
     return read_step(Snapshot.open(build))
 
 
+def ones(step: Step, rank: int) -> dict[str, Any]:
+    return {name[1:]: torch.ones([length for _, length in box]) for name, box in step.held(rank).items()}
+
+
 def test_steps_go_on_while_a_checkpoint_is_written(builds: dict[str, Path], tmp_path: Path) -> None:
     """It has the weights as they were when it was begun, and the next one waits for it."""
     one = alone(builds["one"])
-    held = {name[1:]: torch.ones([length for _, length in box]) for name, box in one.held(0).items()}
+    held = ones(one, 0)
     with Saver(one, 0, tmp_path) as saver:
         saver.save(held, Position(1))
         for tensor in held.values():
@@ -78,7 +82,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(builds: dict[str, Path], tmp_
 
 def test_what_the_disk_refuses_ends_the_training_and_leaves_what_was(builds: dict[str, Path], tmp_path: Path) -> None:
     one = alone(builds["one"])
-    held = {name[1:]: torch.ones([length for _, length in box]) for name, box in one.held(0).items()}
+    held = ones(one, 0)
     saver = Saver(one, 0, tmp_path)
     saver.save(held, Position(1))
     saver.wait()
@@ -92,6 +96,52 @@ def test_what_the_disk_refuses_ends_the_training_and_leaves_what_was(builds: dic
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="E0726"):
         Saver(one, 0, tmp_path / "file").save(held, Position(3))
+
+
+ONE_WEIGHT = """
+module @m {opset.onnx = 20} {
+  resource @W : tensor<2x2xf32> = random(normal, seed = 1)
+  func @main(%x : tensor<4x2xf32>) -> (%y : tensor<4x2xf32>) {
+    %m = onnx.MatMul(%x, @W) : tensor<4x2xf32>
+    %y = onnx.Tanh(%m) : tensor<4x2xf32>
+  }
+}
+"""
+RANK_0 = """
+import sys
+from pathlib import Path
+import torch.distributed as dist
+from tests.dnnc.engines.torch.test_saving import Position, Saver, alone, ones
+build, folder = map(Path, sys.argv[1:])
+dist.init_process_group("gloo", init_method=(folder / "store").as_uri(), rank=0, world_size=2)
+step = alone(build)
+with Saver(step, 0, folder) as saver:
+    saver.save(ones(step, 0), Position(1))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_without_weights_may_come_when_the_checkpoint_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.ir").write_text(ONE_WEIGHT)
+    build = compiled(tmp_path / "build", *TWO_STAGES, model=str(tmp_path / "m.ir"))
+    step, dist, broadcast = alone(build), torch.distributed, torch.distributed.broadcast
+    assert owned(step).keys() == {0}
+
+    def last(*arguments: Any) -> None:
+        broadcast(*arguments)
+        process.communicate(timeout=60)
+
+    monkeypatch.setattr(dist, "broadcast", last)
+    process = subprocess.Popen([sys.executable, "-c", RANK_0, str(build), str(tmp_path)])
+    dist.init_process_group("gloo", init_method=(tmp_path / "store").as_uri(), rank=1, world_size=2)
+    try:
+        with Saver(step, 1, tmp_path) as saver:
+            saver.save({}, Position(1))
+    finally:
+        dist.destroy_process_group()
+        process.wait()
+    assert process.returncode == 0
+    assert weights(tmp_path / "step1").keys() >= {"W"}
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_simulate_follows_steps_of_a_stream(build: Path, capsys: pytest.CaptureF
         (("--schedule", "2bw", "--microbatches", "1", "--stages", "2"), "stage 0 has 2 microbatches in flight, and a step 1"),
         (("--schedule", "pipedream", "--replicas", "2"), "without a flush behind each step, every stage has one device"),
         (("--schedule", "pipedream", "--chunks", "2"), "without a flush behind each step, every stage has one device"),
-        (("--schedule", "2bw", "--mesh", "2"), "needs stages of one device each"),
+        (("--schedule", "2bw", "--mesh", "2"), "--schedule 2bw: not an option of mesh=2"),
     ],
 )
 def test_plans_that_need_a_flush(
