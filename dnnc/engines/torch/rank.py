@@ -194,7 +194,8 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     with ExitStack() as stack:
         saver = None
         if options.checkpoint:
-            saver = stack.enter_context(Saver(step, rank, options.checkpoint, mark, apart=options.apart, hopeless=is_lost))
+            saver = Saver(step, rank, options.checkpoint, mark, resumed=resumed, apart=options.apart, hopeless=is_lost)
+            stack.enter_context(saver)
         number, end = begin.step, begin.step + options.steps
         while number < end:
             every = options.every if options.checkpoint else 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from dnnc.build.training import Step, tensor_type
-from dnnc.engines.torch.checkpoint.stored import file_of, publish
+from dnnc.engines.torch.checkpoint.stored import Checkpoint, file_of, publish
 from dnnc.engines.torch.checkpoint.tensors import Box, Part, Position, write_tensors
 from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import FileNotWritten, FolderNotShared, WeightNotFinite
@@ -41,13 +41,20 @@ def changed(step: Step) -> set[str]:
     return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == ASSIGN}
 
 
-def owned(step: Step) -> dict[int, dict[str, Part]]:
-    """What each rank writes of a checkpoint, by its name there. Of ranks that hold the same part, the one with the fewest bytes
-    so far writes it. Rank 0 writes a file in any case."""
+def kept(step: Step, resumed: Checkpoint | None) -> set[str]:
+    """The resources that a checkpoint holds: what training changes, and what the checkpoint holds that training goes on from,
+    also where this plan does not train it: the build only has it as it was before the first step."""
+    held = {f"@{name}" for name in resumed.names} if resumed is not None else set[str]()
+    return changed(step) | (held & step.resources.keys())
+
+
+def owned(step: Step, names: Iterable[str]) -> dict[int, dict[str, Part]]:
+    """What each rank writes of these resources, by its name in a checkpoint. Of ranks that hold the same part, the one with the
+    fewest bytes so far writes it. Rank 0 writes a file in any case."""
     parts: dict[int, dict[str, Part]] = {0: {}}
     held = [step.held(rank) for rank in range(len(step.devices))]
     bytes_of = [0] * len(held)
-    for name in sorted(changed(step)):
+    for name in sorted(names):
         type_ = tensor_type(step.resources[name].type)
         dtype, shape = torch_dtype(type_.dtype), tuple(int(dim) for dim in type_.shape or ())  # type: ignore[arg-type]
         holders: dict[Box, list[int]] = {}
@@ -71,7 +78,7 @@ def gathered(step: Step, rank: int, weights: Mapping[str, torch.Tensor]) -> dict
     """On rank 0 all that training changes, whole, by name, from the ranks that hold it; elsewhere nothing. All ranks call
     this."""
     whole: dict[str, torch.Tensor] = {}
-    for other, parts in owned(step).items():
+    for other, parts in owned(step, changed(step)).items():
         for name, part in parts.items():
             if other == rank and rank:
                 dist.send(weights[name].contiguous(), 0)
@@ -93,8 +100,8 @@ def remove_unfinished(folder: Path) -> None:
 
 
 class Saver:
-    """Writes the checkpoints of a training as one of its ranks. ``apart``: ranks of other hosts write into other folders;
-    ``mark``: hears what the rank does while it waits. All ranks call ``save`` for the same steps. Used as a context, it waits
+    """Writes the checkpoints of a training as one of its ranks. ``resumed``: the one that it goes on from; ``apart``: ranks of
+    other hosts write into other folders; ``mark``: hears what the rank does while it waits. All ranks call ``save`` for the same steps. Used as a context, it waits
     for what was begun, also where an error ends the training, unless ``hopeless`` says that other ranks are lost."""
 
     def __init__(
@@ -104,10 +111,12 @@ class Saver:
         folder: Path,
         mark: Callable[[str], None] = lambda doing: None,
         *,
+        resumed: Checkpoint | None = None,
         apart: bool = False,
         hopeless: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
         self.step, self.rank, self.folder, self.mark, self.apart, self.hopeless = step, rank, folder, mark, apart, hopeless
+        self.resumed = resumed
         self._stack = ExitStack()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -126,7 +135,7 @@ class Saver:
 
     @cached_property
     def _owned(self) -> dict[int, dict[str, Part]]:
-        return owned(self.step)
+        return owned(self.step, kept(self.step, self.resumed))
 
     def save(self, weights: Mapping[str, torch.Tensor], position: Position, *, name: str = "", finite: bool = True) -> None:
         """Begin to write what this rank owns of its ``weights``, once the checkpoint before is whole. ``name``: of its folder,
@@ -218,4 +227,4 @@ def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
         raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)
 
 
-__all__ = ["Saver", "changed", "gathered", "owned", "remove_unfinished", "require_finite"]
+__all__ = ["Saver", "changed", "gathered", "kept", "owned", "remove_unfinished", "require_finite"]

@@ -26,7 +26,7 @@ from dnnc.engines.hosts.answers import MOST_ANSWER, Answers
 from dnnc.engines.hosts.faults import HostGone, HostSilent, NotConnected, PartDamaged
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.transport.edges import Receiver, Sender, config_text
-from dnnc.engines.torch.checkpoint.saving import owned, remove_unfinished
+from dnnc.engines.torch.checkpoint.saving import kept, owned, remove_unfinished
 from dnnc.engines.torch.checkpoint.stored import file_of, publish
 from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.files import TrainingFiles
@@ -139,7 +139,7 @@ class HostsOfTraining:
         for name, own in ranks.items():
             self._there.append(self._launch(relay, name, own))
         files, samples = TrainingFiles(self.build.files, options.resume), sample_files(options.data)
-        self._names, self._unfinished = [file_of(rank) for rank in owned(files.step)], {}
+        self._names, self._unfinished = [file_of(rank) for rank in owned(files.step, kept(files.step, files.resumed))], {}
         for there in self._there:
             needed = host_files(files, there.ranks, samples)
             self._command(there, self._order(options, needed.to_json()))

@@ -44,7 +44,7 @@ class _Sums:
 @dataclass(frozen=True)
 class Evaluation:
     """``run``: the unsplit model, which returns the losses of samples and, where there are any, scores and labels; ``held``:
-    tensors of the build that training does not change."""
+    tensors that training does not change."""
 
     step: Step
     source: str

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dnnc.build.training import Step
-from dnnc.engines.torch.check.unsplit import forward_only, initial_weights
+from dnnc.engines.torch.check.unsplit import forward_only, held_weights
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.telling import Progressed, Telling
 from dnnc.engines.torch.watch.best import Best
@@ -46,7 +46,7 @@ class Watching:
         step, evaluates = files.step, bool(options.eval_data)
         watching = cls(step, telling, rank, options.eval_every, begin, begin + options.steps, evaluates)
         if evaluates and not rank:
-            held = initial_weights(step, files.initial)
+            held = held_weights(step, files.initial, files.resumed)
             watching.evaluation = Evaluation.of(step, forward_only(step.module), held, options.eval_data, options.seed)
             watching.best = Best.open(options.patience, options.checkpoint or options.out, begin)
         return watching

@@ -25,7 +25,7 @@ torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not insta
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
 from dnnc.engines.torch.checkpoint import Checkpoint, Position  # noqa: E402
-from dnnc.engines.torch.checkpoint.saving import Saver, owned  # noqa: E402
+from dnnc.engines.torch.checkpoint.saving import Saver, changed, owned  # noqa: E402
 
 ONE = ("--stages", "1", "--replicas", "1", "--mesh", "none")
 REPLICAS = ("--stages", "1", "--replicas", "2", "--mesh", "none")
@@ -42,7 +42,7 @@ def step() -> Step:
 
 
 def test_each_part_is_written_by_one_rank(step: Step) -> None:
-    parts = owned(step)
+    parts = owned(step, changed(step))
     assert {rank: {name: part.box for name, part in of.items()} for rank, of in parts.items()} == {
         0: {"w": ((0, 8), (0, 4)), "w.momentum": ((0, 4), (0, 4))},
         1: {"w.momentum": ((4, 4), (0, 4))},
@@ -125,7 +125,7 @@ def test_a_rank_without_weights_may_come_when_the_checkpoint_is_whole(tmp_path: 
     (tmp_path / "m.ir").write_text(ONE_WEIGHT)
     build = compiled(tmp_path / "build", *TWO_STAGES, model=str(tmp_path / "m.ir"))
     step, dist, broadcast = alone(build), torch.distributed, torch.distributed.broadcast
-    assert owned(step).keys() == {0}
+    assert owned(step, changed(step)).keys() == {0}
 
     def last(*arguments: Any) -> None:
         broadcast(*arguments)

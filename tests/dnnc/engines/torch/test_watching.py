@@ -80,6 +80,31 @@ def test_an_evaluation_is_what_pytorch_computes(build: Path, tmp_path: Path, cap
         )
 
 
+def loss_of(tensors: dict[str, Any], arrays: dict[str, Any]) -> float:
+    """The cross entropy of the model, by PyTorch."""
+    x, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["labels"])
+    hidden = torch.relu(nn.functional.linear(x, tensors["fc1.weight"], tensors["fc1.bias"]))
+    return nn.functional.cross_entropy(nn.functional.linear(hidden, tensors["fc2.weight"], tensors["fc2.bias"]), labels).item()
+
+
+@pytest.mark.slow
+def test_weights_that_are_frozen_after_some_steps_stay_trained(
+    build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Evaluations and checkpoints have them as the checkpoint that training goes on from, not as the build."""
+    rest = ("--stages", "2", "--replicas", "1", "--mesh", "none", "--frozen", "fc1.*")
+    frozen = compiled(tmp_path / "frozen", *rest, model=MODEL, loss="cross-entropy:y")
+    folder = tmp_path / "c"
+    assert run(tmp_path, build, "--steps", "4", "-q", "--checkpoint", str(folder)) == 0
+    capsys.readouterr()
+    assert run(tmp_path, frozen, "--steps", "1", "--json", "--checkpoint", str(folder), "--resume", str(folder / "step4")) == 0
+    told = json.loads(capsys.readouterr().out)["evaluations"]
+    before, after = (Checkpoint.open(folder / name).tensors() for name in ("step4", "step5"))
+    assert torch.equal(before["fc1.weight"], after["fc1.weight"])
+    assert not torch.equal(before["fc2.weight"], after["fc2.weight"])
+    assert [one["loss"] for one in told] == [pytest.approx(loss_of(after, samples(23, 1)), rel=1e-5)]
+
+
 @pytest.mark.slow
 def test_an_early_stop_keeps_the_best_weights(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Labels are random, so evaluations get worse; gone on with from before the stop, it stops at the same step."""
