@@ -101,8 +101,9 @@ def remove_unfinished(folder: Path) -> None:
 
 class Saver:
     """Writes the checkpoints of a training as one of its ranks. ``resumed``: the one that it goes on from; ``apart``: ranks of
-    other hosts write into other folders; ``mark``: hears what the rank does while it waits. All ranks call ``save`` for the same steps. Used as a context, it waits
-    for what was begun, also where an error ends the training, unless ``hopeless`` says that other ranks are lost."""
+    other hosts write into other folders; ``mark``: hears what the rank does while it waits. All ranks call ``save`` for the
+    same steps. Used as a context, it waits for what was begun, also where an error ends the training, unless ``hopeless`` says
+    that other ranks are lost."""
 
     def __init__(
         self,
