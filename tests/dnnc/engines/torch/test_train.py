@@ -328,10 +328,12 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
 def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sizes: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Activations from two members to one of three, which passes them on, and gradients back to one of the two."""
+    """Activations from the members of a stage to one of the next, which passes them on, and gradients back to one. The
+    order of the hosts that is not found is edited into the plan."""
     machines = tmp_path / "machines.toml"
     host = (
         '[[hosts]]\nname = "{0}"\n[[devices]]\nname = "{0}{{0..{1}}}"\ntype = "core"\nhost = "{0}"\n'
@@ -342,11 +344,20 @@ def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
     text = f'version = 1\nswitches = ["between"]\n{types}{host.format("p", 1)}{host.format("q", 2)}'
     machines.write_text(text)
     model = "zoo:bert-small,layers=4,hidden=64,vocab=100,seq=16,batch=6"
-    built = tmp_path / "built"
-    step = ["--objective", "training", "--stages", "2", "--microbatches", "4"]
-    assert main(["compile", model, "-t", str(machines), *step, "-q", "-o", str(built)]) == 0
-    plan = json.loads((built / "plan.json").read_text())
-    assert [stage["mesh"]["axes"] for stage in plan["stages"]] == [{"x": 2}, {"x": 3}]
+    found, edited, built = tmp_path / "found", tmp_path / "edited.json", tmp_path / "built"
+    asked = ["compile", model, "-t", str(machines), "--loss", "cross-entropy:logits", "-q"]
+    step = ["--objective", "training", "--stages", "2"]
+    assert main([*asked, *step, "--microbatches", "4", "--plan-only", "-o", str(found)]) == 0
+    plan = json.loads((found / "plan.json").read_text())
+    assert plan["gap"] < 0.001
+    first, last = plan["stages"]
+    if len(first["device"]) != sizes[0]:
+        for key in ("device", "mesh"):
+            first[key], last[key] = last[key], first[key]
+    edited.write_text(json.dumps(plan))
+    assert main([*asked, "--plan", str(edited), "-o", str(built)]) == 0, capsys.readouterr().err
+    built_plan = json.loads((built / "plan.json").read_text())
+    assert tuple(len(stage["device"]) for stage in built_plan["stages"]) == sizes
     assert main(["train", str(built), "--steps", "2", "--check", "--emulate"]) == 0, capsys.readouterr().err
 
 
