@@ -15,7 +15,7 @@ devices they are found quickly and hard to beat.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ir.core.attributes import Attributes
@@ -85,6 +85,8 @@ class PartitionPass(LatticeSearch):
         """Raises InvalidInput for an option that names nothing, UsageError for options that exclude each other, Infeasible when
         no plan fits, and NoBetterPlan where none is better than the incumbent."""
         topology = needed(module, Topology)
+        if options := self.without_effect:
+            raise UsageError(NotAnOption(", ".join(options), f"mesh={self.mesh}"), where=self.name)
         with context.limited(self.name):
             if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
                 module = self.searched(module, context)
@@ -100,6 +102,20 @@ class PartitionPass(LatticeSearch):
                 return best_of(searches, context, self.name)
             own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
             return best_of([*searches, own] if any(one.stages == 1 for one in meshes) else [own, *searches], context, self.name)
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """The options, other than their defaults, that no search reads which ``mesh`` asks for; and those that one of several
+        searches would not keep to."""
+        of_meshes = ("strategy", "device_memory")
+        if self.mesh == NO_MESH:
+            names: tuple[str, ...] = (*of_meshes, "uneven", "shares", "gap")
+        elif self.mesh == ANY_FORM:
+            names = of_meshes
+        else:
+            names = ("max_ideals", "max_pairs", "memory", "anytime", "hosts")
+        default = {option.name: option.default for option in fields(self)}
+        return tuple(name.replace("_", "-") for name in names if getattr(self, name) != default[name])
 
     @property
     def without_mesh(self) -> tuple[str, ...]:

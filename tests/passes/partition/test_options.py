@@ -1,0 +1,27 @@
+"""Options of the pass ``partition`` that the searches of a ``mesh`` do not read are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ir.core.diagnostics import UsageError
+from passes.framework.base import PassContext
+from passes.framework.pipeline import parse_pipeline
+from tests.passes.staging import chain, devices
+
+
+@pytest.mark.parametrize(
+    ("mesh", "options"),
+    [
+        ("none", "strategy=data,device-memory=300000,uneven=true,shares=equal,gap=0.1"),
+        ("any", "strategy=data,device-memory=300000"),
+        ("auto", "max-ideals=10,max-pairs=10,memory=1,anytime=true,hosts=false"),
+        ("2", "memory=1"),
+    ],
+)
+def test_an_option_that_no_search_reads_is_refused(mesh: str, options: str) -> None:
+    (step,) = parse_pipeline(f"partition{{mesh={mesh},{options}}}")
+    names = ", ".join(option.split("=")[0] for option in options.split(","))
+    with pytest.raises(UsageError, match=f"{names}: not an option of mesh={mesh}") as caught:
+        step.run(chain([8, 8], 1).extend([devices(2)]), PassContext())
+    assert caught.value.diagnostics[0].code == "E3212"
