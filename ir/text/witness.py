@@ -47,9 +47,9 @@ def witness_text(records: Iterable[Witness]) -> str:
         " ".join(
             [
                 record.plans,
-                repr(record.bound),
-                *([f"{record.memory!r}/byte"] if record.memory else []),
-                *(f"{_name(name)}={price!r}" for name, price in record.prices),
+                repr(float(record.bound)),
+                *([f"{float(record.memory)!r}/byte"] if record.memory else []),
+                *(f"{_name(name)}={float(price)!r}" for name, price in record.prices),
             ]
         )
         for record in records

@@ -158,7 +158,9 @@ def least_step(
     ``handover``: of each kind, what a stage of several spends on a microbatch, whatever its replicas."""
     alone = sorted(set(pools(problem.kinds)))
     every = np.cumsum(np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1])
-    woken = min((price[k] * handover[k] for k in alone), default=0.0) * devices.start if handover and devices.start > 1 else 0.0
+    woken = 0.0
+    if handover and devices.start > 1:
+        woken = min((float(price[k]) * handover[k] for k in alone), default=0.0) * devices.start
     best, behind = math.inf, math.inf
     for r in range(1, max(1, min(replicas, microbatches, len(every), devices[-1] // max(devices.start, 1))) + 1):
         if r > 1 and periods_behind(microbatches, r) >= behind:

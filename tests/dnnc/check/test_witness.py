@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -390,6 +391,11 @@ RECORDS = st.builds(
 @given(st.lists(RECORDS, max_size=3))
 def test_texts_are_read_back(records: list[Witness]) -> None:
     assert read_witness(witness_text(records)) == tuple(records)
+
+
+def test_numbers_of_arrays_are_written_plainly() -> None:
+    record = Witness(DEVICES, np.float64(0.5), (("core", np.float64(0.25)),), np.float64(2.0))
+    assert witness_text([record]) == "devices 0.5 2.0/byte core=0.25"
 
 
 @pytest.mark.parametrize("text", ["x 1", "devices", "devices a", "devices 1 a", "devices -1", "devices 1 a=-1", "; devices 1"])
