@@ -19,6 +19,7 @@ from dnnc.data.samples.source import (
     given_data,
     one_pass,
     open_data,
+    verify_pass,
     whole_samples,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "given_data",
     "one_pass",
     "open_data",
+    "verify_pass",
     "whole_samples",
 ]

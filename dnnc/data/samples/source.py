@@ -117,7 +117,7 @@ def given_data(
 def one_pass(source: str, module: Module, seed: int) -> Iterator[tuple[Mapping[str, Any], float]]:
     """All samples of a source once, in microbatches, each with the fraction of its samples that counts: behind these stand
     samples that only fill the last one up. A function's iterable is read to its end. Raises UsageError, InvalidInput."""
-    data = _opened(source, module, seed, 1, USE, None, once=True)
+    data = _of_pass(source, module, seed)
     added = _with_numbers(data, module, seed, 1, None)
     order = getattr(data, "order", None)
     if isinstance(data, Stream):
@@ -133,6 +133,19 @@ def one_pass(source: str, module: Module, seed: int) -> Iterator[tuple[Mapping[s
     count = POOL if order is None else order.batches.in_epoch(order.count)
     for number in range(count):
         yield added.microbatch(number), 1.0 if order is None else order.samples(number)[1] / order.batches.units
+
+
+def verify_pass(source: str, module: Module, seed: int) -> None:
+    """Opens a source for ``one_pass``: reads all samples in files, where that does not take long, and the first microbatch of
+    another source. Raises UsageError, InvalidInput."""
+    data = _of_pass(source, module, seed)
+    data.verify(0, 1)
+    if not isinstance(data, Samples):
+        data.microbatch(0)
+
+
+def _of_pass(source: str, module: Module, seed: int) -> Data:
+    return _opened(source, module, seed, 1, USE, None, once=True, flag="--eval-data")
 
 
 def whole_samples(value: Any, module: Module) -> dict[str, Any]:
@@ -192,8 +205,10 @@ def _opened(
     parts: Mapping[str, Part | None] | None,
     *,
     once: bool = False,
+    flag: str = "--data",
 ) -> Data:
-    """``once``: for one pass, whose last batch may be smaller whatever the loss is."""
+    """``once``: for one pass, whose last batch may be smaller whatever the loss is; ``flag``: the option that names the
+    source."""
     inputs = _inputs(module, parts)
     if source == SYNTHETIC:
         return _Synthetic(list(inputs.ports), input_demands(module), seed)
@@ -206,8 +221,8 @@ def _opened(
             _require_usable(module, batches, samples.count, source)
         return samples
     if ":" not in source:
-        raise UsageError(UnknownSource(), where=f"--data {source}")
-    given = _called(source, seed)
+        raise UsageError(UnknownSource(), where=f"{flag} {source}")
+    given = _called(source, seed, flag)
     if _has_epochs(given) or iter(given) is not given:
         return _of_object(given, inputs, module, seed, microbatches, last, source, once=once)
     loss = StepLoss.of(module.entry) or StepLoss("")
@@ -217,7 +232,7 @@ def _opened(
         inputs,
         batches,
         source,
-        lambda epoch: None if epoch else first.pop() if first else _called(source, seed),
+        lambda epoch: None if epoch else first.pop() if first else _called(source, seed, flag),
         partial(_require_usable, module, batches, where=source),
     )
 
@@ -334,9 +349,9 @@ class _Synthetic:
         """They are made to fit."""
 
 
-def _called(source: str, seed: int) -> Any:
+def _called(source: str, seed: int, flag: str) -> Any:
     """What a person's function returns. Raises UsageError where there is no such function."""
-    where = f"--data {source}"
+    where = f"{flag} {source}"
     name, _, attribute = source.partition(":")
     try:
         module = importlib.import_module(name)
@@ -362,4 +377,15 @@ def _called(source: str, seed: int) -> Any:
     return given
 
 
-__all__ = ["MICROBATCHES", "POOL", "SYNTHETIC", "Data", "data_inputs", "given_data", "one_pass", "open_data", "whole_samples"]
+__all__ = [
+    "MICROBATCHES",
+    "POOL",
+    "SYNTHETIC",
+    "Data",
+    "data_inputs",
+    "given_data",
+    "one_pass",
+    "open_data",
+    "verify_pass",
+    "whole_samples",
+]

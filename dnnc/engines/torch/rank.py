@@ -78,6 +78,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--eval-data", default="", help="what to evaluate the model on, as --data")
     parser.add_argument("--eval-every", type=int, default=0, help="steps between evaluations; 0: after the last step alone")
     parser.add_argument("--patience", type=int, default=0, help="evaluations without a better loss before it stops; 0: never")
+    parser.add_argument("--emulate", action="store_true", help=argparse.SUPPRESS)  # devices are not those of the plan
     parser.add_argument("--compared", action="store_true", help=argparse.SUPPRESS)  # go on with what is no finite number
     parser.add_argument("--job", type=Job.read, help=argparse.SUPPRESS)
     return parser
@@ -211,15 +212,18 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
                 continue
             curve.settle()
             at = Position(number, begin.seed)
+            saved = number == end or bool(every and not number % every)
+            if saver is not None and saved:  # before an evaluation, which may fail
+                saver.save(trainer.weights, at, finite=not options.compared)
+                if options.compared:
+                    saver.wait()
             if watching.due(number):
                 better, stops = watching.evaluate(number, lambda: gathered(step, rank, trainer.weights), mark)
                 end = number if stops else end
                 if better and saver is not None:
                     saver.save(trainer.weights, at, name=BEST)
-            if saver is not None and (number == end or (every and not number % every)):
-                saver.save(trainer.weights, at, finite=not options.compared)
-                if options.compared:
-                    saver.wait()
+                if stops and saver is not None and not saved:
+                    saver.save(trainer.weights, at)
     if options.out:
         write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()

@@ -109,7 +109,7 @@ class TrainOptions:
         """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
         words = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         words += ["--last-batch", self.last_batch, "--timeout", str(self.timeout), "--threads", str(self.threads)]
-        words += ["--compared"] * self.compared
+        words += ["--compared"] * self.compared + ["--emulate"] * self.emulate
         words += ["--eval-data", self.eval_data, "--eval-every", str(self.eval_every), "--patience", str(self.patience)]
         words += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dnnc.build.training import Step
-from dnnc.data.samples import one_pass
+from dnnc.data.samples import one_pass, verify_pass
 from dnnc.engines.torch.check.batch import CPU, SampleLosses
 from dnnc.engines.torch.checkpoint import from_array
 from dnnc.engines.torch.faults import NothingEvaluated
@@ -56,7 +56,9 @@ class Evaluation:
 
     @classmethod
     def of(cls, step: Step, forward: Func, held: Mapping[str, torch.Tensor], source: str, seed: int) -> Evaluation:
-        """Of the data ``source``. ``forward``: the forward ops of the unsplit model."""
+        """Of the data ``source``, which are opened and verified now. ``forward``: the forward ops of the unsplit model. Raises
+        UsageError, InvalidInput."""
+        verify_pass(source, step.module, seed)
         losses = SampleLosses.of(step, in_inference(forward))
         scored = _scores(losses) if losses.loss.kind == CROSS_ENTROPY else ()
         func = replace(losses.func, results=(*losses.func.results, *scored))

@@ -4,6 +4,7 @@ decides."""
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,17 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from dnnc.build.training import Step
+from dnnc.build.training import Step, tensor_type
 from dnnc.engines.torch.check.unsplit import forward_only, held_weights
+from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.files import TrainingFiles
+from dnnc.engines.torch.launch.faults import EvaluationTooLarge
 from dnnc.engines.torch.launch.telling import Progressed, Telling
 from dnnc.engines.torch.watch.best import Best
 from dnnc.engines.torch.watch.evaluation import Evaluation
+from ir.core.diagnostics import InvalidInput
+from ir.core.topology import Topology
+from ir.core.types import type_bytes
 
 _TICK = 1.0
 """Seconds after which rank 0 tells the others that it still evaluates: they wait ``--timeout`` for each message."""
@@ -42,10 +48,13 @@ class Watching:
 
     @classmethod
     def of(cls, files: TrainingFiles, options: argparse.Namespace, telling: Telling, rank: int, begin: int) -> Watching:
-        """Raises InvalidInput for data of an evaluation that do not fit the model."""
+        """Raises InvalidInput for data of an evaluation that do not fit the model, and for a model that does not fit the memory
+        of rank 0; UsageError where there are no such data."""
         step, evaluates = files.step, bool(options.eval_data)
         watching = cls(step, telling, rank, options.eval_every, begin, begin + options.steps, evaluates)
         if evaluates and not rank:
+            if not options.emulate:
+                require_memory(step)
             held = held_weights(step, files.initial, files.resumed)
             watching.evaluation = Evaluation.of(step, forward_only(step.module), held, options.eval_data, options.seed)
             watching.best = Best.open(options.patience, options.checkpoint or options.out, begin)
@@ -104,4 +113,21 @@ class Watching:
         return int(tensor)
 
 
-__all__ = ["Watching"]
+def require_memory(step: Step) -> None:
+    """Raises InvalidInput where the memory of rank 0 cannot hold the weights of the whole model beside its own. A model that it
+    accepts may still be too large: values of the forward pass are not counted."""
+    topology = step.module.first(Topology)
+    limit = topology.memory(topology.device(step.devices[0])) if topology is not None else None
+    if limit is None:
+        return
+    read = {name for op in forward_only(step.module).ops for name in op.operands}
+    whole = sum(type_bytes(tensor_type(resource.type)) or 0 for name, resource in step.resources.items() if name in read)
+    own = sum(
+        math.prod(length for _, length in box) * torch_dtype(tensor_type(step.resources[name].type).dtype).itemsize
+        for name, box in step.held(0).items()
+    )
+    if whole + own > limit:
+        raise InvalidInput(EvaluationTooLarge(step.devices[0], whole, own, limit), where="--eval-data")
+
+
+__all__ = ["Watching", "require_memory"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +199,86 @@ def test_options_that_do_not_go(
 ) -> None:
     assert main(["train", str(build), *options]) == code
     assert told in capsys.readouterr().err
+
+
+FUNCTIONS = """
+import numpy as np
+
+def fails_later(seed):
+    yield {"x": np.zeros((4, 784), np.float32), "labels": np.zeros(4, np.int64)}
+    raise ArithmeticError("no more samples")
+
+def wrong(seed):
+    yield {"x": np.zeros((4, 784), np.float32), "labels": np.full(4, 99)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("none.npz", "none.npz: error"),
+        ("range.npz", "99"),
+        ("evaldata:wrong", "99"),
+        ("evaldata:none", "--eval-data evaldata:none: error"),
+        ("nothing", "--eval-data nothing: error"),
+    ],
+)
+def test_a_fault_of_evaluation_data_is_told_before_the_first_step(
+    source: str, told: str, build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evaldata.py").write_text(FUNCTIONS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)
+    np.savez("range.npz", **{**samples(23), "labels": np.full(23, 99)})
+    assert main(["train", str(build), "--eval-data", source, "--steps", "2", "--checkpoint", "c"]) in (2, 3)
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert "step 1" not in shown.out
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_written_before_an_evaluation_that_fails(
+    build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "evaldata.py").write_text(FUNCTIONS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    arguments = [
+        "train",
+        str(build),
+        "--eval-data",
+        "evaldata:fails_later",
+        "--steps",
+        "2",
+        "--checkpoint",
+        str(tmp_path / "c"),
+    ]
+    assert main(arguments) == 3
+    assert "no more samples" in capsys.readouterr().err
+    Checkpoint.open(tmp_path / "c" / "step2").verify()
+
+
+@pytest.mark.slow
+def test_fewer_samples_than_a_microbatch_are_evaluated(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "eval.npz", **samples(3, 1))
+    arguments = ["train", str(build), "--eval-data", str(tmp_path / "eval.npz"), "--checkpoint", str(tmp_path / "c"), "--json"]
+    assert main(arguments) == 0
+    (one,) = json.loads(capsys.readouterr().out)["evaluations"]
+    tensors = Checkpoint.open(tmp_path / "c" / "step1").tensors()
+    assert one["loss"] == pytest.approx(loss_of(tensors, samples(3, 1)), rel=1e-5)
+
+
+def test_weights_that_exceed_the_memory_of_rank_0_are_not_evaluated(build: Path) -> None:
+    from dnnc.build.snapshot import Snapshot
+    from dnnc.engines.torch.files import read_step
+    from dnnc.engines.torch.watch.watching import require_memory
+    from ir.core.diagnostics import InvalidInput
+    from ir.core.topology import Topology
+
+    step = read_step(Snapshot.open(build))
+    topology = step.module.first(Topology)
+    assert topology is not None
+    require_memory(step)
+    small = replace(topology, devices=tuple(replace(one, memory=60_000) for one in topology.devices))
+    with pytest.raises(InvalidInput, match="E4834"):
+        require_memory(replace(step, module=step.module.replace(topology, small)))
