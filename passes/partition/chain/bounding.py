@@ -38,7 +38,7 @@ from passes.meshes.layouts import split
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.chains import Chain, Parts, parts_of
-from passes.partition.chain.crossings import Link, stages_needed, volumes_of
+from passes.partition.chain.crossings import Link, reaches, stages_needed, volumes_of
 from passes.partition.chain.pipeline import Sequenced, StageRun, Table, alike
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
@@ -251,7 +251,7 @@ class Bounding:
         core, count = np.minimum.reduce(cores), self.units.count
         limit, few = math.inf, 0
         while True:
-            reach = [int(np.flatnonzero(core[unit] <= limit)[-1]) for unit in range(count)]
+            reach = reaches(core, limit)
             fewest = stages_needed(range(count), 0, reach)
             if few and fewest <= few:
                 break

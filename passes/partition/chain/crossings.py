@@ -137,6 +137,15 @@ def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int
     return count
 
 
+def reaches(seconds: Floats, limit: float) -> list[int]:
+    """Of each unit the unit behind the last that a run with it may have, where ``seconds[i, j]`` of the run of units
+    i .. j - 1 are at most ``limit``. A run from an earlier unit on may fit a device where one from this unit on does not: it
+    makes what the other receives."""
+    count = len(seconds)
+    ends = np.where(seconds <= limit, np.arange(count + 1), 0).max(axis=1, initial=0)
+    return [int(end) for end in np.maximum.accumulate(np.maximum(ends, np.arange(1, count + 1)))]
+
+
 class Links:
     """Best links of a topology, of whose ``devices`` blocks have some, by number; ``returns``: what crosses comes back, so of
     two directions the better one counts."""
@@ -212,4 +221,4 @@ class Links:
         return float(max(narrowest)) / members
 
 
-__all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]
+__all__ = ["Link", "Links", "Volumes", "reaches", "stages_needed", "volumes_of"]

@@ -2,9 +2,9 @@
 
 While an op runs, its results are alive, and every value of the run that is made before it and read by it or behind it. So the
 workspace of a run is the largest of its units', each the peak of its own ops, beside what units before it made for it or for
-those behind it. A value counts with the least part that any layout gives the member; an argument of the function is whole until
-it is cut, before the last op that reads it. What another stage makes has ``SLOTS`` buffers: of an even part where it may come
-from a mesh of the same shape, else of all of it.
+those behind it. A value counts with the least part that any layout gives the member. An argument of the function is whole
+before the first op of the run that reads it; there it may be cut, and all ops that follow may read one part. What another stage
+makes has ``SLOTS`` buffers: of an even part where it may come from a mesh of the same shape, else of all of it.
 
 In training gradients of what is alive are alive in its place, or the gradients of weights that wait for the sums over the
 microbatches (``waiting_bytes``), whichever is more. ``passes.meshes.costs.footprint`` counts the same of a plan."""
@@ -25,7 +25,7 @@ from passes.costs.exchange import BUCKET
 from passes.costs.learning import trained
 from passes.costs.liveness import SLOTS, live_bytes
 from passes.graph.graph import reads
-from passes.meshes.layouts import Placements, part, split
+from passes.meshes.layouts import Placements, layouts_of, part, split
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.units import Units
 from passes.partition.layouts.problem.build import ShardInput
@@ -35,20 +35,24 @@ MOST_LEVELS = 8
 """Places from which on, or up to which, runs are told apart by what else of theirs is alive in a unit; others count less."""
 
 
-_PART, _WHOLE, _ALONE, _REST = range(4)
-"""How a value counts: by its least part; whole; whole on a single device, else not; as is left of the whole then."""
+_PART, _WHOLE = range(2)
+"""How a value counts: by its least part, or whole."""
+
+_ALWAYS = 1 << 31
+"""More units than there are."""
 
 
 class _Span(NamedTuple):
-    """Moments of a unit at which a value is alive, both ends included, in runs that begin ``before`` so many units ahead or
-    earlier and end ``behind`` so many units on or later: 2 n before op n runs, when what it reads is brought to it, 2 n + 1
-    while it does. ``value``: its number among the distinct ones."""
+    """Moments of a unit at which a value is alive, both ends included, in runs that begin ``before`` to ``within`` units ahead,
+    this one excluded, and end ``behind`` so many units on or later: 2 n before op n runs, when what it reads is brought to it,
+    2 n + 1 while it does. ``value``: its number among the distinct ones."""
 
     start: int
     end: int
     before: int
     behind: int
     value: int
+    within: int = _ALWAYS
 
 
 class _Held(NamedTuple):
@@ -77,14 +81,14 @@ class Workspace:
         learns = trained(resources) if training and microbatches > 1 else {}
         kept = {*given.kept.values()}
         values = dict(self._values(resources))
-        cut: dict[tuple[int, int], tuple[int, str]] = {}  # of the arguments that an op is the last to read, the largest
+        largest: dict[tuple[int, int], tuple[int, str]] = {}  # of the arguments that an op is the first of its unit to read
         for name, (type_, made, readers) in values.items():
             if made is None and name not in resources:
-                for place in readers:
-                    cut[place] = max(cut.get(place, (0, "")), (type_bytes(type_) or 0, name))
+                for place in _firsts(readers):
+                    largest[place] = max(largest.get(place, (0, "")), (type_bytes(type_) or 0, name))
         for name, (type_, made, readers) in values.items():
             if name not in resources:
-                self._alive(type_, made, readers, {place for place in readers if made is None and cut[place][1] == name})
+                self._alive(type_, made, readers, {place for place, (_, first) in largest.items() if first == name})
             elif name not in kept:
                 self.constant += _first_read(readers, self._number(type_, _WHOLE))
             elif name in learns:
@@ -108,7 +112,7 @@ class Workspace:
         device. ``given``: the problem on the mesh, where it is built."""
         members, places = math.prod(mesh.sizes), sorted({(member.place, member.room) for member in mesh.members})
         room = max((room for _, room in places), default=1.0)
-        key: object = (members, room) if given is None else id(given)
+        key = "inside", (members, room) if given is None else id(given)
         if key not in self.known:
             if given is None:
                 sizes = [self._sizes(members, lambda type_: 1 / members) / room]
@@ -126,7 +130,7 @@ class Workspace:
     def received(self, mesh: DeviceMesh, given: ShardInput | None, alike: bool) -> Floats:
         """The same of buffers; ``alike``: whether the stage before has the same shape."""
         members = math.prod(mesh.sizes)
-        key = (members if given is None else id(given)), alike
+        key = "received", (members if given is None else id(given)), alike
         if key not in self.known:
             if given is None:
                 sent = self._sizes(members, lambda type_: 1 / members)
@@ -164,14 +168,15 @@ class Workspace:
                 yield name, (types[name], maker, sorted(readers.get(name, [])))
 
     def _alive(
-        self, type_: Type, made: tuple[int, int] | None, readers: Sequence[tuple[int, int]], cut: Collection[tuple[int, int]]
+        self, type_: Type, made: tuple[int, int] | None, readers: Sequence[tuple[int, int]], whole: Collection[tuple[int, int]]
     ) -> None:
-        """Notes where a value is alive: from the op that makes it, or the first that reads it, to the last that reads it.
-        ``cut``: places before which no other argument of the function is cut at the same time."""
-        often, at_last = self._number(type_, _PART if made else _WHOLE), self._number(type_, _PART if made else _ALONE)
+        """Notes where a value is alive: from the op that makes it, or the first of the run that reads it, to the last that
+        reads it. ``whole``: of an argument the readers before which it counts whole where they are the first of the run;
+        others are brought to an op one after the other, each whole at another moment."""
+        value = self._number(type_, _PART)
         if not self.in_order:
             for unit, at in (*([made] if made else []), *readers):
-                self.spans[unit].append(_Span(2 * at + 1, 2 * at + 1, unit - made[0] if made else 0, 1, at_last))
+                self.spans[unit].append(_Span(2 * at + 1, 2 * at + 1, unit - made[0] if made else 0, 1, value))
             return
         inside: dict[int, list[int]] = {made[0]: [made[1]]} if made else {}
         for unit, at in readers:
@@ -179,30 +184,30 @@ class Workspace:
         touched = sorted(inside)
         for number, unit in enumerate(touched):
             first, last, end = min(inside[unit]), max(inside[unit]), 2 * len(self.units.ops[unit]) - 1
-            ahead = unit - (made[0] if made else touched[number - 1]) if number else 0
+            ahead = unit - (made[0] if made else touched[number - 1]) if number else _ALWAYS
             own = self.spans[unit]
-            if made:
-                own.append(_Span(0 if number else 2 * first + 1, 2 * last + 1, ahead, 1, often))
-            else:  # from its first reader of the run on
-                own.append(_Span(2 * first, 2 * last - ((unit, last) not in cut), 0, 1, often))
-                own.append(_Span(2 * last + 1, 2 * last + 1, 0, 1, at_last))
-                own += [_Span(0, 2 * first - 1, ahead, 1, often)] if number else []
+            if (unit, first) in whole:
+                own.append(_Span(2 * first, 2 * first, 0, 1, self._number(type_, _WHOLE), ahead))
+            if number:
+                own.append(_Span(0, 2 * first, ahead, 1, value))
+            begins = ahead if made and number else 0
+            own.append(_Span(2 * first + 1, 2 * last + 1, begins, 1, value))
             if number + 1 < len(touched):
                 later = touched[number + 1]
-                if not made:
-                    own.append(_Span(2 * last + 1, 2 * last + 1, 0, later + 1 - unit, self._number(type_, _REST)))
-                own.append(_Span(2 * last + 2, end, ahead if made else 0, later + 1 - unit, often))
+                own.append(_Span(2 * last + 2, end, begins, later + 1 - unit, value))
                 for between in range(unit + 1, later):
                     home = made[0] if made else unit
-                    whole = 2 * len(self.units.ops[between]) - 1
-                    self.spans[between].append(_Span(0, whole, between - home, later + 1 - between, often))
+                    throughout = 2 * len(self.units.ops[between]) - 1
+                    self.spans[between].append(_Span(0, throughout, between - home, later + 1 - between, value))
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def _layouts(self, given: ShardInput) -> dict[Type, list[Placements]]:
-        """All layouts of values of a type."""
+        """All layouts of values of a type; arguments arrive in any that an op asks for."""
         distinct = {(self.type_of[name], id(one)): one for name, one in given.layouts.items() if name in self.type_of}
-        layouts: dict[Type, dict[Placements, None]] = {}
+        layouts: dict[Type, dict[Placements, None]] = {
+            arg.type: dict.fromkeys(layouts_of(arg.type, given.mesh, True, weight=True).placements) for arg in self.func.args
+        }
         for (type_, _), one in distinct.items():
             layouts.setdefault(type_, {}).update(dict.fromkeys(one.placements))
         return {type_: [*found] for type_, found in layouts.items()}
@@ -216,9 +221,7 @@ class Workspace:
 
     def _sizes(self, members: int, part_of: Callable[[Type], float]) -> Floats:
         """Bytes of the distinct values, given the part of each."""
-        alone = 1.0 if members == 1 else 0.0
-        parts = {_WHOLE: 1.0, _ALONE: alone, _REST: 1.0 - alone}
-        each = [(type_bytes(type_) or 0) * (part_of(type_) if how == _PART else parts[how]) for type_, how in self.values]
+        each = [(type_bytes(type_) or 0) * (part_of(type_) if how == _PART else 1.0) for type_, how in self.values]
         return np.array(each, np.float64)
 
     def _sum(self, held: Iterable[_Held], sizes: Floats) -> Floats:
@@ -233,14 +236,14 @@ class Workspace:
     def _workspace(self, sizes: Floats) -> Floats:
         count = self.units.count
         table = np.zeros((count, count + 1))
-        known: dict[tuple[_Span, ...], list[tuple[int, int, float]]] = {}
+        known: dict[tuple[_Span, ...], list[tuple[int, int, int, float]]] = {}
         for unit, spans in enumerate(self.spans):
             key = tuple(spans)
             if key not in known:
                 known[key] = [*_peaks(key, len(self.units.ops[unit]), sizes)]
-            for before, behind, most in known[key]:
-                around = table[: unit - before + 1, unit + behind :]
-                np.maximum(around, most, out=around)
+            for ahead, further, behind, most in known[key]:
+                runs = table[max(0, unit - further + 1) : max(0, unit - ahead + 1), unit + behind :]
+                np.maximum(runs, most, out=runs)
         return table
 
 
@@ -250,17 +253,23 @@ def _first_read(readers: Collection[tuple[int, int]], value: int) -> Iterator[_H
         yield _Held(before + 1, unit, unit, value)
 
 
-def _peaks(spans: Sequence[_Span], ops: int, sizes: Floats) -> Iterator[tuple[int, int, float]]:
-    """The most bytes alive in a unit of so many ops, in runs that begin so many units before it and end so many units on."""
-    rows = np.array(spans, np.int64).reshape(-1, 5)
-    start, end, before, behind = rows[:, :4].T
-    for ahead in _levels(before, 0):
+def _firsts(readers: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Of ascending readers the first of each unit."""
+    return {unit: (unit, at) for unit, at in sorted(readers, reverse=True)}.values()
+
+
+def _peaks(spans: Sequence[_Span], ops: int, sizes: Floats) -> Iterator[tuple[int, int, int, float]]:
+    """The most bytes alive in a unit of so many ops, in runs that begin so many units before it, up to but not as many as the
+    second number, and end so many units on, or later."""
+    rows = np.array(spans, np.int64).reshape(-1, 6)
+    start, end, before, behind, value, within = rows.T
+    for ahead, further in pairwise([*_levels(np.concatenate([before, within[within < _ALWAYS]]), 0), _ALWAYS]):
         for on in _levels(behind, 1):
-            counts = (before <= ahead) & (behind <= on)
+            counts = (before <= ahead) & (behind <= on) & (within >= further)
             change = np.zeros(2 * ops + 2)
-            np.add.at(change, start[counts], sizes[rows[counts, 4]])
-            np.subtract.at(change, end[counts] + 1, sizes[rows[counts, 4]])
-            yield ahead, on, float(change.cumsum().max())
+            np.add.at(change, start[counts], sizes[value[counts]])
+            np.subtract.at(change, end[counts] + 1, sizes[value[counts]])
+            yield ahead, further, on, float(change.cumsum().max())
 
 
 def _levels(of: Floats, least: int) -> list[int]:

@@ -7,14 +7,15 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
-from passes.costs.liveness import stage_workspace
+from ir.core.types import type_bytes
+from passes.costs.liveness import SLOTS, stage_workspace
 from passes.costs.network import network
 from passes.graph.folding import folding
 from passes.meshes.costs.footprint import footprint
@@ -23,6 +24,7 @@ from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.crossings import reaches, stages_needed
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block
@@ -38,6 +40,7 @@ MESHES = [((1,), False, ()), ((2,), False, ()), ((2, 2), False, ()), ((4,), True
 
 
 @settings(deadline=None, max_examples=30)
+@example(1024, 9, ((2,), False, ()), 1, False)  # two ops in two units read an argument in one layout: it is cut once
 @given(st.integers(0, 10**6), st.integers(3, 14), st.sampled_from(MESHES), st.sampled_from([0, 1, 3]), st.booleans())
 def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatches: int, slow: bool) -> None:  # type: ignore[type-arg]
     """Random plans of all runs; on one device that is the workspace of the stage to the byte."""
@@ -63,12 +66,23 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
                 module, task.given.func, mesh, decisions, training=training, uneven=uneven, microbatches=steps, in_flight=1
             )
             stage = Staged(tuple(sorted(ops)), mesh, decisions, bill)
+            received = sum(type_bytes(cutter.types[name]) or 0 for name in entering)
             needs = footprint(module.entry, resources, stage).workspace - math.ceil(bill.saved) + bill.constants
             for given_ in (whole, None):
                 assert bytes_.inside(mesh, given_)[first, behind] <= needs * (1 + 1e-9)
+                for alike in (False, True):
+                    assert bytes_.received(mesh, given_, alike)[first, behind] <= SLOTS * received
             if sizes == (1,) and not training and bytes_.in_order and not units.constants.ops:
                 alive = stage_workspace(module.entry, sorted(ops))
                 assert bytes_.inside(mesh, whole)[first, behind] == alive + bill.constants
+
+
+def test_a_unit_may_fit_only_behind_what_it_receives() -> None:
+    """What unit 1 reads has larger buffers than what makes it."""
+    inf = math.inf
+    seconds = np.array([[inf, 1, 2, 3], [inf, inf, inf, inf], [inf, inf, inf, 1]])
+    assert reaches(seconds, 2) == [2, 2, 3]
+    assert stages_needed(range(3), 0, reaches(seconds, 2)) == 2
 
 
 def plan_within(module: Module, memory: int, **options: object) -> Plan:
