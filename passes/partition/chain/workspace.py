@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ir.core.module import Func, Resource
 from ir.core.types import BytesType, Type, type_bytes
@@ -272,7 +273,7 @@ def _peaks(spans: Sequence[_Span], ops: int, sizes: Floats) -> Iterator[tuple[in
             yield ahead, further, on, float(change.cumsum().max())
 
 
-def _levels(of: Floats, least: int) -> list[int]:
+def _levels(of: NDArray[np.int64], least: int) -> list[int]:
     found = sorted({least, *of.tolist()})
     if len(found) > MOST_LEVELS:
         found = [found[number] for number in sorted({*np.linspace(0, len(found) - 1, MOST_LEVELS).astype(int).tolist()})]
