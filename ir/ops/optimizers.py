@@ -80,6 +80,16 @@ def state_types(optimizer: str, weight: TensorType) -> dict[str, TensorType]:
     return {"row_var": TensorType(weight.dtype, row), "col_var": TensorType(weight.dtype, column)}
 
 
+_SUFFIXES = frozenset({EMA_STATE, *(state for states in STATE.values() for state in states)})
+
+
+def weight_of_state(name: str) -> str:
+    """``fc.weight`` for ``fc.weight.exp_avg``: the weight whose optimizer state, or moving average, has this name; empty for a
+    name that does not end as one of any optimizer."""
+    weight, _, state = name.rpartition(".")
+    return weight if state in _SUFFIXES else ""
+
+
 class UpdateOperands(NamedTuple):
     """The names of an optimizer's operands; empty for one that is absent."""
 
@@ -221,4 +231,5 @@ __all__ = [
     "hyperparameters",
     "in_place",
     "state_types",
+    "weight_of_state",
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from ir.ops.optimizers import RATE
-from ir.ops.rates import COSINE, LINEAR, STEPS, TABLE, RateSchedule
+from ir.ops.rates import COSINE, KINDS, LINEAR, STEPS, TABLE, RateSchedule
 
 FRACTIONS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9])
 
@@ -69,6 +69,25 @@ def test_factors_are_those_of_torch(schedule: RateSchedule) -> None:
         assert optimizer.param_groups[0]["lr"] == pytest.approx(rate * schedule.at(done), rel=1e-9, abs=1e-12)
         optimizer.step()
         scheduler.step()
+
+
+@given(schedules(), st.integers(0, 30))
+def test_programs_compute_the_factors_of_the_schedule(schedule: RateSchedule, done: int) -> None:
+    """The helper that a program's text calls has the formula again, since a program imports nothing of this package. It takes
+    the number of the step, from 1."""
+    pytest.importorskip("torch", reason="the extra 'train' is not installed")
+    from dnnc.engines.torch.statements.helpers import learning_rate_factor
+
+    numbers = {name: getattr(schedule, name) for name in KINDS[schedule.kind]}
+    assert learning_rate_factor(done + 1, schedule.kind, **numbers) == pytest.approx(schedule.at(done), rel=1e-12, abs=1e-15)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5).map(tuple), st.integers(0, 9))
+def test_programs_read_the_table_of_the_schedule(values: tuple[float, ...], done: int) -> None:
+    pytest.importorskip("torch", reason="the extra 'train' is not installed")
+    from dnnc.engines.torch.statements.helpers import table_rate
+
+    assert table_rate(done + 1, values) == RateSchedule(TABLE, values=values).at(done)
 
 
 @pytest.mark.parametrize("schedule", [RateSchedule(COSINE, 3, 0.1, 9, 0.2), RateSchedule(LINEAR, 0, 0.0, 9, 0.5)])

@@ -91,7 +91,7 @@ def open_data(
 
 
 def _with_numbers(data: Data, module: Module, seed: int, microbatches: int, parts: Mapping[str, Part | None] | None) -> Data:
-    """The data with the inputs that no source has."""
+    """Adds the inputs that a source does not have: the seeds of dropouts, and the number of labels that count."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
     alike = isinstance(data, Stream)  # all readers are compared by all that they read
     if loss.counted and (parts is None or loss.counted in parts or alike):

@@ -47,7 +47,7 @@ from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, U
 from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
-from ir.ops.optimizers import EMA_STATE, STATE
+from ir.ops.optimizers import weight_of_state
 from ir.system.host import device_cores, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing
@@ -302,10 +302,8 @@ def _averages_begun(
 def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """The ``parts`` that a checkpoint holds. It may lack weights that this plan does not train, and may hold the state of
     another optimizer."""
-    states = {EMA_STATE, *(state for names in STATE.values() for state in names)}
     for name in checkpoint.names:
-        weight, _, state = name.rpartition(".")
-        if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
+        if f"@{name}" not in step.resources and f"@{weight_of_state(name)}" not in step.resources:
             raise InvalidInput(WeightNotInPlan(name), where=checkpoint.where)
     weights = checkpoint.parts(parts, parts)
     for name in sorted(weights.keys() & {name[1:] for name in changed(step)}):

@@ -18,13 +18,13 @@ from dnnc.onnx.model import ImportedModel
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import External, Resource
 from ir.core.types import TensorType, without_layout
-from ir.ops.optimizers import EMA_STATE, STATE
+from ir.ops.optimizers import EMA_STATE, weight_of_state
 from ir.system.digests import OpenFile
 from ir.system.scratch import scratch_folder
 
-_STATES = frozenset({EMA_STATE, *(state for states in STATE.values() for state in states)})
-_TRAINED = "weights of the checkpoint"
-"""The name of a file that no model has, for its readers have none with spaces beside them."""
+_TRAINED = "/weights of the checkpoint"
+"""The name of the checkpoint's tensors among the weight files of the model. A model cannot have a file of this name: its own are
+named relative to its folder, and this name is absolute."""
 
 
 def write_trained(
@@ -40,8 +40,7 @@ def write_trained(
     resources = model.module.resources
     tensors = {name: _source(checkpoint, name, ema=ema) for name in checkpoint.names if f"@{name}" in resources}
     for name in checkpoint.names:
-        weight, _, state = name.rpartition(".")
-        if name not in tensors and not (weight in tensors and state in _STATES):
+        if name not in tensors and weight_of_state(name) not in tensors:
             raise InvalidInput(WeightNotInModel(name), where=checkpoint.where)
     if ema and not any(name != source for name, source in tensors.items()):
         raise InvalidInput(NoAverages(), where=checkpoint.where)

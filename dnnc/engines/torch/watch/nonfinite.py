@@ -30,7 +30,8 @@ from ir.core.ops import Op
 _SMALL = 1 << 14
 """Elements up to which a gradient is looked at whole."""
 _COMPUTE = frozenset(f"onnx.{name}" for name in ("Log", "Div", "Reciprocal", "Pow", "ReduceLogSum", "LogSoftmax"))
-"""Ops whose minus infinities are no mask's."""
+"""Ops that can make minus infinity of finite numbers (the logarithm of 0). Where another op of the forward pass holds minus
+infinity, a mask put it there."""
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
