@@ -23,8 +23,8 @@ from ir.system.digests import OpenFile
 from ir.system.scratch import scratch_folder
 
 _TRAINED = "/weights of the checkpoint"
-"""The name of the checkpoint's tensors among the weight files of the model. A model cannot have a file of this name: its own are
-named relative to its folder, and this name is absolute."""
+"""The name of the checkpoint's tensors among the weight files of the model. No file of a model has it: those are named
+relative to the model's folder, and this name is absolute."""
 
 
 def write_trained(
