@@ -169,8 +169,8 @@ def test_a_module_of_pytorch_is_planned_checked_and_trained(tmp_path: Path) -> N
     for run in (step.train, step.check):
         with pytest.raises(dnnc.InvalidInput, match=rf"^data: error\[E0433\]: it has no array '{name}'"):
             run(data={labels: samples[labels]})
-    with pytest.raises(dnnc.InvalidInput, match=r"E0443.*a value of type tuple"):
-        step.train([(samples[name], samples[labels])], steps=1)  # type: ignore[list-item]
+    with pytest.raises(dnnc.InvalidInput, match=r"E0446.*float32\[12, 4\]; expected float32\[3, 4\]"):
+        step.train([(samples[name], samples[labels])], steps=1)
     with pytest.raises(dnnc.UsageError, match=r"E1410.*a ndarray is no training data"):
         step.train(samples[name], steps=1)
     with pytest.raises(dnnc.InvalidInput, match="the data ended after 3 microbatches; 2 steps need 4"):
