@@ -33,7 +33,7 @@ NEAR = 1e-6
 ROUNDING = 0.02
 """Of saved bytes: what is not a tensor of floats, such as a mask, counts on one side alone."""
 SMALL = 512
-"""Bytes that neither side counts alike: integers (labels, indices) of small models are planned for, and no tensors of floats."""
+"""Bytes that neither side counts alike: plans count integers (labels, indices), which weigh in small models only."""
 BACKWARD = (INPUT_GRADIENT, WEIGHT_GRADIENT)
 ABOVE = 1e-2
 """Relative: of a Gemm the bias is added in one of its terms alone, which the plan spreads."""
