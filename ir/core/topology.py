@@ -30,6 +30,8 @@ class DeviceType:
 
     ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it,
     but for a CPU's, which start when it has computed the one before.
+    ``overlap``: seconds of a sum of gradients, from 0 to 1, that go by beside one second of a backward pass; None: ``beside``
+    tells by the kind.
 
     With ``units``, products of matrices cost what their sizes ask for (``passes.costs.products`` has the formula). ``units``:
     processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, and
@@ -63,6 +65,12 @@ class DeviceType:
     reserved: int = 0
     cores: int = 1
     scalar_rate: float = 0.0
+    overlap: float | None = None
+
+    @property
+    def beside(self) -> float:
+        """``overlap``; unless it is stated 0 on cores, which compute and exchange by turns, and 1 on other devices."""
+        return self.overlap if self.overlap is not None else 0.0 if self.on_cores else 1.0
 
     @property
     def on_cores(self) -> bool:

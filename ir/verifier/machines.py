@@ -89,6 +89,8 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
         ):
             if not is_amount(value):
                 yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"
+        if type_.overlap is not None and not 0 <= type_.overlap <= 1:
+            yield type_, f"the overlap of '{type_.name}' is {type_.overlap}, not from 0 to 1"
         if not 0 <= type_.reserved < MOST_MEMORY:
             yield type_, f"the reserved memory of '{type_.name}' is {type_.reserved} bytes, not from 0 to {MOST_MEMORY - 1}"
         if not 1 <= type_.cores <= MOST_CORES:

@@ -19,9 +19,10 @@ beside Simple): near x = 0 a byte costs 1 / ``small``, and much data costs ``swi
 Gradients are summed in buckets (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3), which pay the latency once. In each
 stage a sum begins in the stage's own last backward pass of a step, where that has made the last gradient of the bucket, and
 travels beside the rest of the pass, one sum after the other. What is left when the pass ends is exposed: it comes before the
-stage's update, which begins right behind the pass. ``hidden`` counts both for stages of any form. A stage that ends its last
-pass early updates its weights while others still work; the simulation of the rows (``passes.timeline``) shows that, and nothing
-else depends on the stage's place in the pipeline.
+stage's update, which begins right behind the pass. How much of a pass hides sums is a fact of the device
+(``DeviceType.beside``): on cores, which compute and exchange by turns, none of it. ``hidden`` counts both for stages of any
+form. A stage that ends its last pass early updates its weights while others still work; the simulation of the rows
+(``passes.timeline``) shows that, and nothing else depends on the stage's place in the pipeline.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def waiting_bytes(alone: Iterable[float], summed: Iterable[float]) -> float:
 
 
 class GradientSum(NamedTuple):
-    """The sum of one gradient over the devices of a stage. ``made``: seconds from the begin of a backward pass to the gradient;
-    ``size``: its bytes; ``seconds``: of the sum, its part of a bucket."""
+    """The sum of one gradient over the devices of a stage. ``made``: seconds of sums that a backward pass can hide before it
+    has made the gradient (``DeviceType.beside``); ``size``: its bytes; ``seconds``: of the sum, its part of a bucket."""
 
     made: float
     size: float
@@ -111,7 +112,7 @@ class GradientSum(NamedTuple):
 
 
 def hidden(sums: Iterable[Sequence[GradientSum]], backward: float) -> float:
-    """Seconds of sums of gradients that travel beside the last backward pass of a step, which takes ``backward`` seconds.
+    """Seconds of sums of gradients that travel beside the last backward pass of a step, which can hide ``backward`` seconds.
     ``sums``: those over one set of devices each, which share buckets, in the order of the ops that read the weights first; of
     gradients made at one time the later op's comes first.
 

@@ -158,11 +158,12 @@ def recomputes(module: Module) -> bool:
 @dataclass(frozen=True, slots=True)
 class Passes:
     """Seconds of an op of a microbatch. ``again``: those of ``backward`` in which the forward pass runs again, before any
-    gradient is made."""
+    gradient is made. ``beside``: seconds of sums of gradients that can travel beside the others (``DeviceType.beside``)."""
 
     forward: float
     backward: float
     again: float = 0.0
+    beside: float = 0.0
 
     @property
     def both(self) -> float:
@@ -180,7 +181,7 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
             cost = op.facet(Cost, Cost())
             forward, backward = passes_seconds(op, device_type, cost.input_grad + cost.weight_grad)
             twice = forward if again and backward else 0.0
-            known[alike] = Passes(forward, backward + twice, twice)
+            known[alike] = Passes(forward, backward + twice, twice, device_type.beside * backward)
         found.append(known[alike])
     return found
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -27,7 +27,7 @@ from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.outcomes import AGREE, TIGHT
-from ir.core.topology import Device, Topology
+from ir.core.topology import Device, DeviceType, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.liveness import live_bytes
 from passes.costs.network import Network, network
@@ -58,7 +58,7 @@ from passes.partition.layouts.mesh.candidates import Candidate, Candidates, cand
 from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.partition.layouts.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
-from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
 from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
 from passes.plan.written import written
 from passes.solvers.work import is_over, now, sufficient_gap
@@ -331,7 +331,7 @@ class MeshesSearch:
             if self.strategy:
                 plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit), 0.0
             else:
-                plan, bound, missing = self.hiding(module, partial(searching, meshes))
+                plan, bound, missing = self.hiding(module, topology.types, partial(searching, meshes))
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
@@ -351,13 +351,15 @@ class MeshesSearch:
         )
         return plan, min(max(bound, plan.bound), plan.value), ""
 
-    def hiding(self, module: Module, searching: Callable[..., StageSearch]) -> tuple[StagesPlan | None, float, str]:
+    def hiding(
+        self, module: Module, types: Iterable[DeviceType], searching: Callable[..., StageSearch]
+    ) -> tuple[StagesPlan | None, float, str]:
         """The best plan in stages, a bound, and what the nearest lacks where there is none. In training the search is made
-        twice (``OVERLAPS``): what a stage hides of its sums of gradients is bounded in two ways, neither of which is the nearer
-        for all machines."""
+        for each of ``overlaps_on``: what a stage hides of its sums of gradients is bounded in two ways, neither of which is the
+        nearer for all machines."""
         overlaps: tuple[float | None, ...] = (None,)
         if self.training:
-            overlaps = (UNSUMMED,) if avoids_sums(module) else OVERLAPS
+            overlaps = (UNSUMMED,) if avoids_sums(module) else overlaps_on(types)
         best, bound, missing, ends = None, 0.0, "", now() + self.time_limit
         for number, overlap in enumerate(overlaps):
             search = searching(overlap=overlap)

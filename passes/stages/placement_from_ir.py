@@ -75,7 +75,7 @@ class Update:
     def hidden(self, device_type: DeviceType, speed: Speed, replicas: int, passes: Sequence[Passes]) -> float:
         """Seconds of the sums that travel beside the last backward pass."""
         seconds = self.sums(device_type, speed, replicas)
-        backs = [one.backward - one.again for one in passes]
+        backs = [one.beside for one in passes]
         made = list(itertools.accumulate(reversed(backs)))[::-1]
         rows = zip(self.makers, self.gradients, seconds, strict=True)
         return hidden([[GradientSum(made[op], size, one) for op, size, one in rows if op >= 0]], math.fsum(backs))

@@ -131,11 +131,11 @@ class Facts:
         return known
 
     def gradients(self, type_: DeviceType) -> list[float]:
-        """Of each op, the seconds in which the backward pass of a microbatch makes its gradients."""
+        """Of each op, the seconds in which the backward pass of a microbatch makes its gradients, as far as sums of gradients
+        travel beside them (``DeviceType.beside``)."""
         known = self._gradients.get(type_.name)
         if known is None:
-            works = learning_seconds(self.module, type_)
-            known = self._gradients[type_.name] = [one.backward - one.again for one in works]
+            known = self._gradients[type_.name] = [one.beside for one in learning_seconds(self.module, type_)]
         return known
 
     @cached_property

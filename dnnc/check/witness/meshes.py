@@ -43,7 +43,7 @@ from passes.meshes.mesh import DeviceMesh, mesh_over
 from passes.meshes.reshard import Lies
 from passes.meshes.undecided import undecided
 from passes.partition.layouts.decide import choice_of
-from passes.partition.layouts.problem.build import OVERLAPS, Builder
+from passes.partition.layouts.problem.build import Builder, overlaps_on
 from passes.plan.parts import StagePart, stage_parts
 from passes.programs.lower import LowerPass
 
@@ -227,7 +227,7 @@ def proven_on(facts: Facts, price: float) -> float:
     plan, (builder, mesh) = facts.plan, _problems(facts)
     overlaps: list[float | None] = [None]
     if plan.minimises.trains:
-        overlaps = [UNSUMMED] if avoids_sums(builder.module) else [*OVERLAPS]
+        overlaps = [UNSUMMED] if avoids_sums(builder.module) else [*overlaps_on(mesh.types)]
     found = 0.0
     for overlap in overlaps:
         seconds, _ = least_seconds(builder.build(mesh, overlap=overlap).problem, price, mesh.memory)

@@ -23,6 +23,7 @@ _TYPE = (
     "overhead",
     "launch",
     "handover",
+    "overlap",
     "efficiency",
     "free_transfers",
     "source",
@@ -67,11 +68,12 @@ def device_type(name: str, doc: Document, path: Path, table: Mapping[str, Any], 
         doc.bandwidth((*inside, "cache_bandwidth"), products, default=base.cache_bandwidth),
         doc.seconds((*inside, "step"), products, default=base.step),
         doc.seconds((*inside, "split"), products, default=base.split),
-        doc.fraction((*inside, "balance"), products, default=base.balance),
+        doc.fraction((*inside, "balance"), products, default=base.balance) or 0.0,
         doc.seconds((*path, "launch"), table, default=base.launch),
         doc.memory((*path, "reserved"), table, default=base.reserved) or 0,
         doc.whole((*path, "cores"), table, default=base.cores, least=1, most=MOST_CORES) or 1,
         doc.rate((*path, "scalar_rate"), table, default=base.scalar_rate),
+        doc.fraction((*path, "overlap"), table, default=base.overlap),
     )
 
 

@@ -268,9 +268,11 @@ class Document:
                 fractions[kind] = float(value)
         return fractions
 
-    def fraction(self, path: Path, holder: Mapping[str, Any], default: float) -> float:
+    def fraction(self, path: Path, holder: Mapping[str, Any], default: float | None) -> float | None:
         """From 0 to 1."""
-        value = holder.get(str(path[-1]), default)
+        if path[-1] not in holder:
+            return default
+        value = holder[str(path[-1])]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             self.fault(path, WrongValue(describe(value), "a fraction from 0 to 1"))
             return default

@@ -71,6 +71,8 @@ def _type(type_: DeviceType) -> Fields:
         fields.append(("launch", _text(quantity_text(type_.launch, Quantity.TIME))))
     if type_.handover:
         fields.append(("handover", _text(quantity_text(type_.handover, Quantity.TIME))))
+    if type_.overlap is not None:
+        fields.append(("overlap", f"{type_.overlap!r}"))
     if type_.efficiency:
         parts = [f"{_key(kind)} = {fraction!r}" for kind, fraction in type_.efficiency]
         fields.append(("efficiency", f"{{ {', '.join(parts)} }}"))

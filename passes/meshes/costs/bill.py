@@ -57,10 +57,10 @@ class Bill:
     bytes per device of weights, in training with their gradients, the optimizer's state and what is ``saved`` for the backward
     pass; ``waiting``: bytes of gradients of one microbatch before they are added to those of others; ``constants``: bytes of
     small constants, which every member has; of each the member that holds most of it, as a part of what its device has
-    (``build``). ``work``: seconds of compute
-    by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
-    backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
-    it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read.
+    (``build``). ``work``: seconds of compute by op; ``back``: seconds of sums that can travel beside an op's gradients.
+    ``hidden``: a microbatch's part of the seconds of sums that travel beside the last backward pass of a step (``exchange``).
+    ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed; ``reads``: of each op,
+    what it reads and in which layout. ``learned``: weights that count as they are read.
     ``products``: of gradients that are multiplied whole, the weight, the op, its factors (``Collective.factor``, value), and
     what the op reads of the weight; ``repeated``: the seconds of ``work`` that this takes more, by op."""
 

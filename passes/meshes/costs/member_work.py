@@ -52,6 +52,7 @@ class MemberWork:
         """``again``: forward ops run a second time for their gradients. ``times``: seconds that are known, whatever the
         mesh."""
         self.mesh, self.training, self.again = mesh, training, again
+        self.beside = min((type_.beside for type_ in mesh.types), default=1.0)
         self.times = {} if times is None else times
         self.places = [member.place for member in mesh.members] or [mesh.foremost]
         self.rooms = [member.room for member in mesh.members] or [1.0]
@@ -82,9 +83,9 @@ class MemberWork:
     def seconds(
         self, op: Op, alike: Hashable, types: Types, strategies: Strategies, lies: Sequence[Placements], port: int = -1
     ) -> tuple[float, float]:
-        """Of the member that takes longest, forward and, in training, backward; and the longest backward pass. ``alike``: equal
-        for ops that agree in all but names; ``port``: the operand by which the op is fused into what makes it, where that is
-        quicker."""
+        """Of the member that takes longest, forward and, in training, backward; and the seconds of sums of gradients that can
+        travel beside the longest backward pass (``DeviceType.beside``, the least). ``alike``: equal for ops that agree in all
+        but names; ``port``: the operand by which the op is fused into what makes it, where that is quicker."""
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
@@ -104,7 +105,7 @@ class MemberWork:
                 kept = (type_bytes(chained) or 0, held[port]) if chained is not None else None
                 self.times[key] = self._passes(here, op, cost, member.type, kept)
             longest, back = max(longest, self.times[key][0]), max(back, self.times[key][1])
-        return longest, back
+        return longest, self.beside * back
 
     def _passes(
         self, here: Op, op: Op, cost: Cost, type_: DeviceType, chained: tuple[int, float] | None

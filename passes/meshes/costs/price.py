@@ -301,7 +301,7 @@ class _Walk:
         seconds, back = self.known[key]
         if along:
             more = self.members.repeated(op, types, run.strategies, run.lies, along)
-            seconds, back = seconds + more, back + more
+            seconds, back = seconds + more, back + self.members.beside * more
             self.bill.repeated[op.id] = more
         self.worked.append(seconds)
         self.bill.work[op.id], self.bill.back[op.id] = seconds, back

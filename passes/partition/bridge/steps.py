@@ -149,7 +149,7 @@ class Steps:
         more than what its last backward pass does not hide.
 
         The sums S(p) of the gradients of the ops up to p end at least S(p) - B(p) behind the pass, where B(p) is what the pass
-        takes for the ops before p: the last of these sums begins no sooner than p's gradient is made. For any p this is a sum
+        hides with the ops before p: the last of these sums begins no sooner than p's gradient is made. For any p this is a sum
         over the ops of a stage. Besides, a stage's last bucket has nothing to hide it but ops without weights before the first
         weight: b at most, of all that a stage may begin with. It has all gradients of a stage of up to ``LAST`` bytes, and of
         others so many but for the largest: a part q of all sums S at least, where that is their part of the whole model's. So
@@ -164,7 +164,7 @@ class Steps:
             weightless &= np.cumsum(~weightless) == 0
         backs = {}
         for type_ in self.topology.types:
-            seconds = [one.backward for one in learning_seconds(self.module, type_)]
+            seconds = [one.beside for one in learning_seconds(self.module, type_)]
             backs[type_.name] = np.array([one if math.isfinite(one) else 0.0 for one in seconds])
         for row, kind in zip(sums, problem.kinds, strict=True):
             back = backs[kind.type]

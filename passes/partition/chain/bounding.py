@@ -45,7 +45,7 @@ from passes.partition.chain.units import units_of
 from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts.mesh.named import named_plan, restricted
 from passes.partition.layouts.mesh.speeds import Cuts
-from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
 from passes.partition.layouts.problem.fused import chains_of
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, solve
@@ -116,7 +116,8 @@ class Bounding:
         gradients in training, of which problems so count too few: a bound holds for every plan, and what a stage really
         exposes is seen once it is solved."""
         self.topology, self.net, self.meshes = topology, net, meshes
-        self.strategy, self.overlap = strategy, OVERLAPS[0] if training and overlap is None else overlap
+        self.strategy = strategy
+        self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory = memory
         self.training, self.microbatches, self.family = training, microbatches, family

@@ -33,7 +33,7 @@ from passes.meshes.mesh import DeviceMesh
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.layouts.decide import choice_of, decisions_of, settled
-from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput, build
+from passes.partition.layouts.problem.build import Builder, ShardInput, build, overlaps_on
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, solve
 from passes.partition.on_meshes import single_value
@@ -118,7 +118,8 @@ class StageByStage:
             for op in stage.ops:
                 self.homes.setdefault(op, []).append(number)
         sums = self.training and any(len(stage.mesh.devices) > 1 for stage in stated)
-        self.overlaps: tuple[float | None, ...] = OVERLAPS if sums else (None,)
+        types = [type_ for stage in stated for type_ in stage.mesh.types]
+        self.overlaps: tuple[float | None, ...] = overlaps_on(types) if sums else (None,)
         if self.training and avoids_sums(module):
             self.overlaps = (UNSUMMED,)
         self.forms: dict[tuple[DeviceMesh, float | None], _Form] = {}

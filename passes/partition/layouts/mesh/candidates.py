@@ -105,6 +105,7 @@ class _Estimates:
     ) -> None:
         self.net, self.speeds, self.uneven, self.microbatches = net, speeds, uneven, microbatches
         self.free = {device.name for device in topology.devices if topology.type(device.type).free_transfers}
+        self.beside = {type_.name: type_.beside for type_ in topology.types}
         weights = trained(module.resources) if training else {}
         self.summed = sum(type_bytes(module.resources[name].type) or 0 for name in weights)
 
@@ -120,7 +121,8 @@ class _Estimates:
             shares = along or tuple((1,) * size for size in sizes)
             run = self.speeds.estimate(shares, members, self.uneven)
             least = self.speeds.least(devices, shares, self.uneven)
-            exposed = max(sums - BACKWARD * run, last)
+            beside = min(self.beside[device.type] for device in devices)
+            exposed = max(sums - beside * BACKWARD * run, last)
             estimate, splits = run + exposed / self.microbatches, self.speeds.splits(shares, self.uneven)
             found.append(Candidate(tuple(devices), sizes, along, least, estimate, splits))
         return sorted(found, key=lambda candidate: candidate.order)

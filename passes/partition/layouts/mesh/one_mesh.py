@@ -32,7 +32,7 @@ from passes.partition.layouts.mesh.candidates import Candidate, Candidates
 from passes.partition.layouts.mesh.fitting import Fitter
 from passes.partition.layouts.mesh.named import DATA, UnfitError, named_plan
 from passes.partition.layouts.mesh.speeds import dealt_evenly
-from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput, overlaps_on
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
@@ -179,7 +179,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.asked.training or len(mesh.devices) == 1:
             return [None]
-        every = OVERLAPS[-1:] if self.asked.strategy == "tied" else OVERLAPS
+        every = OVERLAPS[-1:] if self.asked.strategy == "tied" else overlaps_on(mesh.types)
         in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
         return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
 

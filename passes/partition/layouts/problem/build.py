@@ -27,7 +27,8 @@ last backward pass of a step. Such a step takes C + S - H seconds:
 - C: everything else, with the sums of the gradients that the pass makes last, as nothing is left to hide those.
 
 H depends on the order in which gradients are made and is no sum over nodes (``price`` computes it). But H <= S and H <= B, the
-seconds of the backward pass of one microbatch. So H <= (1 - L) S + L B for every ``overlap`` L from 0 to 1, and
+seconds of sums that can travel beside the backward pass of one microbatch (``DeviceType.beside``). So H <= (1 - L) S + L B for
+every ``overlap`` L from 0 to 1, and
 
     C + S - H >= C + L (S - B).
 
@@ -48,6 +49,7 @@ from ir.core.facets import SEPARATOR, WHOLE
 from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
 from ir.core.shares import proportional
+from ir.core.topology import DeviceType
 from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
 from passes.costs.learning import clips, recomputes, updated_bytes
@@ -76,6 +78,12 @@ OVERLAPS = (1e-10, 1.0)
 """The values of ``overlap`` for which a training step on one mesh is searched. C + L (S - B) is near the truth for L = 0 where
 the backward pass can hide all sums, and for L = 1 where the sums are longer. Instead of 0 a number so small that it only
 decides between plans that are else equal, for the one with fewer sums."""
+
+
+def overlaps_on(types: Iterable[DeviceType]) -> tuple[float, ...]:
+    """Those of ``OVERLAPS`` that are searched on devices of these types: where no sum travels beside a backward pass, B and H
+    are 0, so L = 1 counts C + S, the seconds of the step."""
+    return OVERLAPS if any(type_.beside for type_ in types) else OVERLAPS[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,4 +472,4 @@ def _undominated(rows: Sequence[_Row], hiding: float) -> list[_Row]:
     return [rows[number] for number in sorted(left)]
 
 
-__all__ = ["OVERLAPS", "Builder", "ShardInput", "build"]
+__all__ = ["OVERLAPS", "Builder", "ShardInput", "build", "overlaps_on"]

@@ -36,7 +36,7 @@ BATCH = 16
 BANDWIDTH, LATENCY = 1e9, 1e-6
 MACHINES = """
   topology @top {{
-    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06{memory}{handover}}}
+    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06, overlap = {overlap}{memory}{handover}}}
     host h
 {devices}
     link bus {{ends = [h, {names}], bandwidth = 1e9, latency = 1e-06}}
@@ -44,7 +44,14 @@ MACHINES = """
 """
 
 
-def chain(widths: list[int], devices: int, memory: int | None = None, optimizer: str = "adam", handover: float = 0.0) -> Module:
+def chain(
+    widths: list[int],
+    devices: int,
+    memory: int | None = None,
+    optimizer: str = "adam",
+    handover: float = 0.0,
+    overlap: float = 1.0,
+) -> Module:
     """A product with a weight of its own, and a Relu behind it, for each pair of widths."""
     size = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
     lines, value = [], f"%x : tensor<{BATCH}x{widths[0]}xf32>"
@@ -60,6 +67,7 @@ def chain(widths: list[int], devices: int, memory: int | None = None, optimizer:
     lines.append(f"    %loss = onnx.ReduceSum({name}) {{keepdims = 0}} : tensor<f32>")
     names = [f"d{i}" for i in range(devices)]
     top = MACHINES.format(
+        overlap=overlap,
         memory=f", memory = {memory}" if memory is not None else "",
         handover=f", handover = {handover}" if handover else "",
         devices="\n".join(f"    device {d} {{type = core, host = h}}" for d in names),
@@ -131,9 +139,10 @@ def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, micro
     assert plan.microbatches == microbatches
 
 
-def sums_behind(sizes: list[int], works: list[Passes], weights: list[list[str]], replicas: int) -> float:
+def sums_behind(sizes: list[int], works: list[Passes], weights: list[list[str]], replicas: int, overlap: float) -> float:
     """Seconds behind the last backward pass of a stage until its replicas have added up their gradients, one of each of some
-    ops, as trainers do it: op by op from the last, a bucket begins with its last gradient, and buckets go one by one."""
+    ops, as trainers do it: op by op from the last, a bucket begins with its last gradient, and buckets go one by one; beside a
+    second of the pass ``overlap`` seconds of sums."""
     if replicas == 1:
         return 0.0
     gradients = [size for names, size in zip((names for names in weights if names), sizes, strict=True) if names]
@@ -146,7 +155,7 @@ def sums_behind(sizes: list[int], works: list[Passes], weights: list[list[str]],
     clock = free = 0.0
     number = len(gradients)
     for names, passes in zip(reversed(weights), reversed(works), strict=True):
-        clock += passes.backward
+        clock += overlap * passes.backward
         if names:
             number -= 1
             if number == 0 or bucket_of[number - 1] != bucket_of[number]:
@@ -179,7 +188,8 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
             for (a, b), r in zip(bounds, replicas, strict=True):
                 names = [name for row in weights[a:b] for name in row]
                 once = sum(learned.update[name] for name in names) / type_.memory_bandwidth
-                once += sums_behind([module.symbol(name).type.nbytes for name in names], works[a:b], weights[a:b], r)  # type: ignore[union-attr]
+                gradients = [module.symbol(name).type.nbytes for name in names]  # type: ignore[union-attr]
+                once += sums_behind(gradients, works[a:b], weights[a:b], r, type_.overlap or 0.0)
                 moved = crossing.get(a, 0.0) + crossing.get(b, 0.0) + (type_.handover if cut else 0.0)
                 loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
             behind = max(r * (math.ceil(microbatches / r) - 1) for r in replicas)
@@ -195,12 +205,13 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
     st.integers(1, 12),
     st.integers(0, 2),
     st.sampled_from([0.0, 1e-4]),
+    st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_no_step_with_replicas_is_below_the_bound(
-    widths: list[int], devices: int, microbatches: int, stages: int, handover: float
+    widths: list[int], devices: int, microbatches: int, stages: int, handover: float, overlap: float
 ) -> None:
     stages = min(stages, devices)
-    module = chain(widths, devices, handover=handover)
+    module = chain(widths, devices, handover=handover, overlap=overlap)
     plan = planned(module, microbatches=microbatches, replicas=0, stages=stages)
     counts = [stages] if stages else range(1, devices + 1)
     found = [by_hand_with_replicas(module, microbatches, count, devices) for count in counts]
@@ -218,14 +229,17 @@ def test_no_step_with_replicas_is_below_the_bound(
     ("widths", "devices", "microbatches"),
     [([512, 1024, 512], 3, 4), ([512, 512, 2048], 4, 5), ([1024, 512, 8, 64], 4, 6), ([64, 2048, 64, 2048], 3, 9)],
 )
-def test_a_step_with_replicas_is_the_best_of_all_splits(widths: list[int], devices: int, microbatches: int) -> None:
+@pytest.mark.parametrize("overlap", [1.0, 0.5, 0.0])
+def test_a_step_with_replicas_is_the_best_of_all_splits(
+    widths: list[int], devices: int, microbatches: int, overlap: float
+) -> None:
     """Sums of gradients travel beside the last backward pass; four replicas of nine microbatches had been chosen before three,
     since the least load is theirs."""
-    module = chain(widths, devices)
+    module = chain(widths, devices, overlap=overlap)
     plan = planned(module, microbatches=microbatches, replicas=0)
     best = min(by_hand_with_replicas(module, microbatches, count, devices)[0] for count in range(1, devices + 1))
     assert plan.value == pytest.approx(best)
-    assert any(stage.hidden > 0 for stage in plan.stages)
+    assert any(stage.hidden > 0 for stage in plan.stages) == (overlap > 0)
 
 
 def test_stages_that_exchange_microbatches_hand_over() -> None:
