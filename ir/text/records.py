@@ -119,6 +119,10 @@ def _optional_int(value: Any) -> int | None:
     return None if value == "none" else _int(value)
 
 
+def _optional_float(value: Any) -> float | None:
+    return None if value == "none" else _float(value)
+
+
 def _words(value: Any) -> tuple[str, ...]:
     if isinstance(value, Table) or not isinstance(value, tuple):
         raise ValueError(value)
@@ -166,6 +170,7 @@ CODECS: dict[str, Codec] = {
     "Outcome": Codec(quote_word, lambda v: translated(_str(v)), "a word or text"),  # the verifier judges it
     "bool": Codec(lambda v: "true" if v else "false", _bool, "true or false"),
     "int | None": Codec(lambda v: "none" if v is None else str(int(v)), _optional_int, "an integer or none"),
+    "float | None": Codec(lambda v: "none" if v is None else float_text(v), _optional_float, "a number or none"),
     "tuple[int, ...]": Codec(integers_text, _integers, "a list of integers such as [1, 2]"),
     "tuple[str, ...]": Codec(words_text, _words, "a list of words such as [a, b]"),
     "tuple[tuple[str, float], ...]": Codec(_print_table(float_text), _table(_float), "a table of numbers such as {a = 1.0}"),
