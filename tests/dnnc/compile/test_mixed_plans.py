@@ -160,21 +160,22 @@ def shares(result: CompileResult) -> list[object]:
 
 @pytest.mark.slow
 def test_stages_on_unequal_devices_have_uneven_parts(tmp_path: Path) -> None:
-    """A device that is twice as fast gets twice as much, in each of two stages; equal parts take 1.3 times as long."""
+    """A device that is twice as fast gets twice as much, in each of two stages; equal parts, with like devices together, take
+    1.1 times as long."""
     (tmp_path / "unequal.toml").write_text(UNEQUAL)
     spec = "zoo:mlp,layers=4,inputs=384,hidden=384,outputs=384,batch=48"
 
     def planned(**options: object) -> CompileResult:
         return compile_model(CompileOptions(spec, str(tmp_path / "unequal.toml"), tmp_path / "b", **options))  # type: ignore[arg-type]
 
-    found = planned()
+    found = planned(mesh="2", stages=2)
     assert [stage.devices for stage in found.plan.stages] == [("a", "b"), ("c", "d")]
     assert shares(found) == [((2, 1),), ((2, 1),)]
     assert check_build(tmp_path / "b", CheckOptions(samples=3)).passed
     assert prove(tmp_path / "b").proven
     again = planned(plan=tmp_path / "b" / "plan.json", plan_only=True)
     assert (again.plan.value, again.plan.stages) == (found.plan.value, found.plan.stages)
-    assert planned(mesh="2", stages=2, shares="equal", plan_only=True).plan.value > 1.3 * found.plan.value
+    assert planned(mesh="2", stages=2, shares="equal", plan_only=True).plan.value > 1.1 * found.plan.value
 
 
 @pytest.mark.slow
