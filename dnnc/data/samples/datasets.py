@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from dnnc.data.samples.order import Batches, Order, shuffled
 from dnnc.data.samples.stream import FAULTS, named_arrays, raised
 from ir.core.diagnostics import InvalidInput
 
+_END = object()
 _PROBES = 4
 """Samples by which a dataset is told from another."""
 
@@ -52,19 +53,47 @@ def seed_all(*numbers: int) -> None:
         torch.default_generator.manual_seed(int(entropy[0]) >> 1)
 
 
+def _states() -> tuple[Any, ...]:
+    """Of the random numbers of Python, numpy and torch."""
+    torch = sys.modules.get("torch")
+    return random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None
+
+
+def _restore(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].set_rng_state(states[2])
+
+
 @contextmanager
 def seeded(*numbers: int) -> Iterator[None]:
     """Seeds the random numbers of Python, numpy and torch, and puts back what they were."""
-    torch = sys.modules.get("torch")
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None
+    before = _states()
     try:
         seed_all(*numbers)
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        if torch is not None:
-            torch.set_rng_state(before[2])
+        _restore(before)
+
+
+def drawn_apart(value: Iterable[Any], *numbers: int) -> Iterator[Any]:
+    """The items of an iterable, which draws from random numbers that are seeded once. Between two items they are put back to
+    what they were."""
+    with seeded(*numbers):
+        items = iter(value)
+        own = _states()
+    while True:
+        before = _states()
+        try:
+            _restore(own)
+            item = next(items, _END)
+            own = _states()
+        finally:
+            _restore(before)
+        if item is _END:
+            return
+        yield item
 
 
 @dataclass
@@ -301,4 +330,4 @@ def _workers(loader: Any, seed: int) -> Callable[[Iterator[list[tuple[int, int]]
     return read
 
 
-__all__ = ["Dataset", "is_dataset", "is_loader", "seed_all", "seeded"]
+__all__ = ["Dataset", "drawn_apart", "is_dataset", "is_loader", "seed_all", "seeded"]

@@ -15,7 +15,7 @@ from typing import Any
 from dnnc.data.npz import write_npz
 from dnnc.data.samples.arrays import Inputs, empty, fitting
 from dnnc.data.samples.columns import Column, columns_of_npz
-from dnnc.data.samples.datasets import seeded
+from dnnc.data.samples.stream import raised
 from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput
 from ir.system.scratch import whole_file
 
@@ -26,6 +26,8 @@ AHEAD = 2
 _FAILED = "failed.json"
 _POLL = 0.002
 """Seconds between two looks for a file."""
+_ENDING = 2.0
+"""Seconds that the thread of a ``Feed`` has to end."""
 
 
 @dataclass
@@ -69,7 +71,7 @@ class GivenMicrobatches:
 class Feed:
     """Writes the microbatches from ``first`` up to ``end`` to ``folder`` from a thread of its own, ``AHEAD`` steps before they
     are used, and removes those that were. ``read``: gives a microbatch by its number; ``kept``: nothing is removed, since
-    training may begin again."""
+    training may begin again; ``unsaid``: an error that could not be written for the ranks."""
 
     folder: Path
     read: Callable[[int], Mapping[str, Any]]
@@ -80,6 +82,7 @@ class Feed:
     used: int = 0
     removed: int = 0
     ended: bool = False
+    unsaid: DnncError | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
     thread: threading.Thread | None = None
 
@@ -94,10 +97,13 @@ class Feed:
             self.ended = True
             self.changed.notify()
         assert self.thread is not None
-        self.thread.join()
+        self.thread.join(_ENDING)  # a person's iterable may block for ever
+        self._raise_unsaid()
 
     def done(self, step: int, read: int) -> None:
-        """So many steps are done, and no rank reads what steps up to ``read`` used."""
+        """So many steps are done, and no rank reads what steps up to ``read`` used. Raises an error that no rank could be
+        told."""
+        self._raise_unsaid()
         with self.changed:
             self.used = step * self.microbatches
             self.changed.notify()
@@ -107,10 +113,11 @@ class Feed:
 
     def _write(self) -> None:
         try:
-            with seeded(0):  # what a dataset draws from is the caller's
-                self._write_all()
+            self._write_all()
         except DnncError as error:
             self._fail(error)
+        except BaseException as error:  # else ranks wait for a microbatch that nobody writes
+            self._fail(raised(error, "data"))
 
     def _write_all(self) -> None:
         for number in range(self.first, self.end):
@@ -119,11 +126,23 @@ class Feed:
                     self.changed.wait()
                 if self.ended:
                     return
-            write_npz(self.folder / f"{number}.npz", self.read(number))
+            arrays = self.read(number)
+            if self.ended:
+                return
+            write_npz(self.folder / f"{number}.npz", arrays)
 
     def _fail(self, error: DnncError) -> None:
-        with whole_file(self.folder / _FAILED) as file:
-            file.write(json.dumps([one.to_json() for one in error.diagnostics]).encode())
+        """Tells the ranks, or where the disk refuses that too, the caller."""
+        try:
+            with whole_file(self.folder / _FAILED) as file:
+                file.write(json.dumps([one.to_json() for one in error.diagnostics]).encode())
+        except (DnncError, OSError):
+            self.unsaid = None if self.ended else error
+
+    def _raise_unsaid(self) -> None:
+        error, self.unsaid = self.unsaid, None
+        if error is not None:
+            raise error
 
 
 __all__ = ["AHEAD", "MICROBATCHES", "Feed", "GivenMicrobatches"]

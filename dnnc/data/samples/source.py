@@ -34,7 +34,7 @@ from dnnc.data.faults import (
 from dnnc.data.generate import Demand, input_demands, random_microbatch
 from dnnc.data.ranges import index_ranges
 from dnnc.data.samples.arrays import Inputs, Part, a_value
-from dnnc.data.samples.datasets import Dataset, is_dataset, is_loader, seed_all
+from dnnc.data.samples.datasets import Dataset, drawn_apart, is_dataset, is_loader
 from dnnc.data.samples.given import MICROBATCHES, GivenMicrobatches
 from dnnc.data.samples.order import DROP, USE, Batches
 from dnnc.data.samples.shards import Samples
@@ -104,7 +104,8 @@ def given_data(
     value: Iterable[Any], module: Module, seed: int, microbatches: int, last: str, first: int
 ) -> Callable[[int], Mapping[str, Any]]:
     """Gives the microbatches of an object of a Python program by number. A dataset or a loader has epochs, and begins with
-    number 0; another iterable is read once, and begins with ``first``. Raises InvalidInput."""
+    number 0; another iterable is read once, begins with ``first``, and draws from the caller's random numbers. Raises
+    InvalidInput."""
     inputs = _inputs(module, None)
     if _has_epochs(value):
         return _of_object(value, inputs, module, seed, microbatches, last, "data").microbatch
@@ -189,9 +190,7 @@ def _of_object(
     def opened(epoch: int) -> Iterable[Any] | None:
         if epoch and once:
             return None
-        seed_all(seed, epoch)
-        items: Iterable[Any] = iter(value)
-        return items
+        return drawn_apart(value, seed, epoch)
 
     return Stream(inputs, batches, where, opened, partial(_require_usable, module, batches, where=where))
 
