@@ -181,8 +181,8 @@ def test_a_module_trains_as_in_a_loop_of_pytorch(plan: str, tmp_path: Path) -> N
         averaged.update_parameters(module)
         assert losses[step] == pytest.approx(loss.item(), rel=1e-5)
     ours, ours_averaged = Tied(), Tied()
-    assert dnnc.into_torch(ours, tmp_path / f"step{steps}.safetensors") == ()
-    dnnc.into_torch(ours_averaged, tmp_path / f"step{steps}.safetensors", ema=True)
+    assert dnnc.into_torch(ours, tmp_path / f"step{steps}") == ()
+    dnnc.into_torch(ours_averaged, tmp_path / f"step{steps}", ema=True)
     for name, value in module.state_dict().items():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-4, atol=2e-6)
         torch.testing.assert_close(ours_averaged.state_dict()[name], averaged.module.state_dict()[name], rtol=1e-4, atol=2e-6)
