@@ -50,7 +50,7 @@ def run_partition(module: Module, options: SolveOptions, progress: Progress, sol
 
     context = PassContext(sink=DiagnosticSink(), progress=progress, dialects=DIALECTS)
     limit = SECONDS if options.time_limit is None else options.time_limit
-    module = PassManager((replace(solver, anytime=True, time_limit=limit),), verify=False).run(module, context)
+    module = PassManager((replace(solver, time_limit=limit),), verify=False).run(module, context)
     plan = module.first(Plan)
     assert plan is not None, "the pass makes a plan"
     members: list[list[int]] = [[] for _ in plan.stages]

@@ -82,8 +82,8 @@ class LatticeSearch(Pass):
     ``passes.timeline.families``). ``chunks``: stages on each device of a training step, put there in ``chunk_order``,
     ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the
     search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds of counted work
-    (none: 10). ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``:
-    look for plans that are better where links between hosts are slower than inside.
+    (none: 10). ``hosts``: look for plans that are better where links between hosts are slower than inside. An interrupt from
+    the keyboard ends the search with its best plan.
     """
 
     objective: str = THROUGHPUT.name
@@ -100,7 +100,6 @@ class LatticeSearch(Pass):
     max_pairs: int = 60_000_000
     memory: int = 512
     time_limit: float | None = None
-    anytime: bool = False
     hosts: bool = True
 
     @on_expanded
@@ -161,6 +160,9 @@ class LatticeSearch(Pass):
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)
 
+        def interrupted() -> bool:
+            return bool(context.statistics.get(self.name, {}).get("interrupted"))
+
         def plan_of(stages: int, replicas: int = self.replicas) -> tuple[Module, Plan, float]:
             search = replace(stream, stages=stages, replicas=replicas)
             found = search._planned(module, topology, context, steps, beaten=worth)
@@ -172,10 +174,16 @@ class LatticeSearch(Pass):
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         try:
-            found = plan_of(self.stages)[0] if self.stages or not steps.flush else steps.quickest(plan_of, devices, beaten)
+            found = (
+                plan_of(self.stages)[0]
+                if self.stages or not steps.flush
+                else steps.quickest(plan_of, devices, beaten, interrupted)
+            )
             best = needed(found, Plan)
             quickest, count = steps.copies() if most > 1 and self.stages < 2 else (math.inf, 1)
-            if quickest < best.value * (1 - TIGHT):  # the least load may be of more replicas, which share microbatches unevenly
+            if (
+                quickest < best.value * (1 - TIGHT) and not interrupted()
+            ):  # the least load may be of more replicas, which share microbatches unevenly
                 with suppress(NoBetterPlan, Infeasible):
                     other, plan, _ = plan_of(1, count)
                     if plan.value < best.value:
@@ -205,8 +213,6 @@ class LatticeSearch(Pass):
         self._check_demands(asked)
         built, ends = time.perf_counter(), now() + self._seconds
         asked, solution, copied = self._solved(asked, context, ends, beaten)
-        if solution.interrupted and not self.anytime:
-            raise KeyboardInterrupt
         searched = time.perf_counter()
         solution = self._on_machines(asked, solution, copied, ends - now(), context)
         plan = self._plan(asked, solution)
@@ -345,7 +351,12 @@ class LatticeSearch(Pass):
         """The solution, or a better one for links of two speeds, such as ``copied``; with the seconds of handing microbatches
         over."""
         topology = asked.topology
-        if self.hosts and solution is not copied and len({device.host for device in topology.devices}) > 1:
+        if (
+            self.hosts
+            and not solution.interrupted
+            and solution is not copied
+            and len({device.host for device in topology.devices}) > 1
+        ):
             from passes.partition.bridge.on_links import best_on_links, best_on_one_host
 
             def members(stages: Stages) -> list[tuple[int, ...]]:

@@ -113,10 +113,11 @@ def best_on_links(
         here = value(found)
         if here < least:
             kept, least = found, here
+    interrupted = any(found.interrupted for found in candidates)
     if kept is solution:
-        return solution
+        return replace(solution, interrupted=solution.interrupted or interrupted)
     on_ports = max(cost.load for cost in plan_costs(problem, kept.stages or ()))
-    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound))
+    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound), interrupted=interrupted)
 
 
 def best_on_one_host(
@@ -147,7 +148,7 @@ def best_on_one_host(
         some = tuple(replace(problem.kinds[number], devices=names) for number, names in parts)
         found = search(replace(problem, kinds=some, seconds=problem.seconds[numbers], transfer=problem.transfer[numbers]), here)
         if found.interrupted:
-            raise KeyboardInterrupt
+            return replace(solution, interrupted=True)
         if found.stages is None or found.apart:
             continue
         stages, taken = tuple((numbers[kind], nodes) for kind, nodes in found.stages), [some[kind] for kind, _ in found.stages]
@@ -215,13 +216,12 @@ def _in_groups(
     if known is None:
         return None
     found = solve_groups(problem, once, groups, known, replicas=most, seconds=seconds)
-    if found.interrupted:
-        raise KeyboardInterrupt
     names = [device.name for device in topology.devices]
     return replace(
         solution,
         stages=tuple((stage.replicas - 1, stage.nodes) for stage in found.stages),
         devices=tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
+        interrupted=found.interrupted,
     )
 
 

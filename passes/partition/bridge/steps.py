@@ -287,11 +287,12 @@ class Steps:
         plan_of: Callable[[int], tuple[Module, Plan, float]],
         devices: Callable[[int], range],
         beaten: float = math.inf,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> Module:
         """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods,
         0 for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
-        ``beaten``: seconds of a step of another kind: only better ones are looked for. Raises Infeasible where no number has a
-        plan."""
+        ``beaten``: seconds of a step of another kind: only better ones are looked for; ``interrupted``: whether no further
+        number is to be tried. Raises Infeasible where no number has a plan."""
         best: tuple[Module, Plan] | None = None
         asked: dict[str, str] = {}
         failure: Overfull | None = None
@@ -307,7 +308,7 @@ class Steps:
         for stages in range(count - 1, 0, -1):
             least = self.least_of(period, stages, devices(stages))
             worst = best[1].value if best is not None else math.inf
-            if least < min(worst, beaten) and count - stages <= MOST_TRIED and not is_over():
+            if least < min(worst, beaten) and count - stages <= MOST_TRIED and not (is_over() or interrupted()):
                 try:
                     module, found, _ = plan_of(stages)
                 except Infeasible as error:
