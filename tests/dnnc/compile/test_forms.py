@@ -373,3 +373,36 @@ def test_more_stages_than_places_to_cut_are_refused(tmp_path: Path) -> None:
     """What the nearest plan lacks had been asked of no plan at all."""
     with pytest.raises(Infeasible, match="no plan of 9 stages"):
         compiled(tmp_path, "zoo:mlp,layers=2,hidden=16,batch=8", "preset:cpu-9,cores=9", mesh="auto", stages=9)
+
+
+def test_a_weight_of_two_stages_is_updated_once(tmp_path: Path) -> None:
+    """The search on meshes counted its update in both stages: the bound was above what the plan takes."""
+    topology = tmp_path / "machines.toml"
+    topology.write_text(
+        """
+version = 1
+[types.g]
+kind = "gpu"
+rates = { f32 = "4 TFLOP/s" }
+memory_bandwidth = "200 GB/s"
+memory = "20 MiB"
+[[devices]]
+name = "a"
+type = "g"
+[[devices]]
+name = "b"
+type = "g"
+[[links]]
+mesh = ["a", "b"]
+bandwidth = "50 GB/s"
+latency = "3 us"
+"""
+    )
+    spec = "zoo:gpt2,layers=2,hidden=64,seq=16,vocab=1024,batch=4"
+    plan = compile_model(
+        CompileOptions(
+            spec, str(topology), tmp_path / "b", objective="training", microbatches=4, mesh="1", stages=2, plan_only=True
+        )
+    ).plan
+    assert (len(plan.stages), plan.status) == (2, "within-gap")
+    assert plan.bound < plan.value
