@@ -81,6 +81,10 @@ def einsum(facts: OpFacts) -> Work:
         flops += math.prod(sizes[letter] for letter in joint) * (2 if joint - needed else 1)
         current = joint & needed
     backward = {i: flops for i in range(len(terms))}
+    if len(terms) == 2:  # the gradient of one is a product of the other, summed over what the one lacks
+        joint = set(terms[0]) | set(terms[1])
+        points = math.prod(sizes[letter] for letter in joint)
+        backward = {i: points * (2 if joint - set(term) else 1) for i, term in enumerate(terms)}
     inputs, weights = split_gradients(facts, backward)
     return Work("matmul", flops, inputs, weights, facts.activations() if facts.has_gradient() else 0)
 

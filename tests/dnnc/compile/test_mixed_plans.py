@@ -180,7 +180,11 @@ def test_stages_on_unequal_devices_have_uneven_parts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_training_step_has_uneven_parts_in_stages(tmp_path: Path) -> None:
-    (tmp_path / "unequal.toml").write_text(UNEQUAL)
+    """Where no host has two like devices, which would have equal parts."""
+    hosts = UNEQUAL.replace("[[devices]]", '[[hosts]]\nname = "h"\n[[hosts]]\nname = "i"\n[[devices]]', 1)
+    for name, host in zip("abcd", "hhii", strict=True):
+        hosts = hosts.replace(f'name = "{name}"\n', f'name = "{name}"\nhost = "{host}"\n')
+    (tmp_path / "unequal.toml").write_text(hosts)
     spec = "zoo:mlp,layers=4,inputs=96,hidden=96,outputs=96,batch=48"
     options = {"objective": "training", "microbatches": 4, "mesh": "2", "stages": 2}
     found = compile_model(CompileOptions(spec, str(tmp_path / "unequal.toml"), tmp_path / "b", **options))  # type: ignore[arg-type]
