@@ -15,7 +15,7 @@ from tests.passes.staging import chain, devices
     [
         ("none", "strategy=data,device-memory=300000,uneven=true,shares=equal,gap=0.1"),
         ("any", "strategy=data,device-memory=300000"),
-        ("auto", "max-ideals=10,max-pairs=10,memory=1,anytime=true,hosts=false"),
+        ("auto", "max-ideals=10,max-pairs=10,memory=1,hosts=false"),
         ("2", "memory=1"),
     ],
 )
