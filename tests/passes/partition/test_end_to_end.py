@@ -58,7 +58,8 @@ def test_compiled_and_checked(make: Callable[[], onnx.ModelProto], gap: float, t
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_the_search_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_search_writes_the_plan_at_hand(tmp_path: Path) -> None:
+    """And leaves nothing else."""
     onnx.save(experts(32, hidden=32, length=8), tmp_path / "model.onnx")
     arguments = ["compile", str(tmp_path / "model.onnx"), "-t", "preset:cpu-4", "-o", str(tmp_path / "out")]
     arguments += ["--replicas", "1", "--mesh", "none"]  # whose search takes long
@@ -75,5 +76,6 @@ def test_ctrl_c_during_the_search_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in told
     assert "interrupted" in told
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ir", "model.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ir", "model.onnx", "out"]
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["status"] == "within-gap"
     assert set(tmp_path.parent.iterdir()) == before
