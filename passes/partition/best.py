@@ -2,8 +2,9 @@
 
 The searches run one after the other. Each has the best plan so far as its incumbent, so a search whose bound is not below the
 incumbent's value ends at once. The bound of the plan is the least bound of all searches: "optimal" holds for the plans of all
-forms. A limit by the clock is divided: each search has an equal part of what is left. Ctrl-C ends a search with its best plan,
-and leaves out those after it; of these nothing is proven, and the bound is 0.
+forms. A limit by the clock is divided: each search has an equal part of what is left. Ctrl-C ends a search with its best plan.
+Once there is a plan, searches after Ctrl-C or after the end of the clock are left out; of these nothing is proven, and the
+bound is 0.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The search for plans on meshes over the devices of the topology: a strategy for each op, a layout for each value.
 
-Reads the entry function, costs, resources and the topology. Writes meshes, the
-stage and strategies of each op, layouts, reshards, and a ``plan`` with its value and a bound of all plans, in seconds of a run
-(of a training step with ``training``). ``written`` says how all this stands in the module, ``build`` what the model counts.
+Reads the entry function, costs, resources and the topology. Writes meshes, the stage and strategies of each op, layouts,
+reshards, and a ``plan`` with its value and a bound of all plans, in seconds of a run (of a training step with ``training``).
+``passes.plan.written`` says how all this stands in the module, ``layouts.problem.build`` what is counted.
 
-With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
+With the option ``stages`` other than 1 the function is cut into stages, each on devices of its own (``chain.stages``).
 
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
-devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well, and sets of some of the
-devices (``candidates``). ``bound`` is then the least of all that was searched and of all these sets. A training step on one
-mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of ``build``): each
-problem gives a plan, whose seconds ``price`` counts, and a bound.
+devices of different types, equal shares and a few in proportion to their speeds (``layouts.mesh.speeds``) as well, and sets of
+some of the devices (``layouts.mesh.candidates``). ``bound`` is then the least of all that was searched and of all these sets. A
+training step on one mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of
+``layouts.problem.build``): each problem gives a plan, whose seconds ``price`` counts, and a bound.
 
 Invariant: what a problem says a plan costs has been counted a second time, by ``price``."""
 

@@ -160,16 +160,16 @@ class PartitionPass(LatticeSearch):
         return f"{', '.join(told)} (no {what} are searched)" if told else ""
 
     def _beside(self, topology: Topology) -> bool:
-        """Whether stages on meshes are searched beside others, of a model."""
+        """Whether devices and options allow stages on meshes beside others."""
         return 1 < len(topology.devices) > self.stages and not self.without_mesh
 
     def _meshes_beside(self, module: Module, topology: Topology) -> bool:
-        """Whether stages on meshes are searched beside others."""
+        """Whether stages on meshes are searched beside others: of a model, not of a profile."""
         return self._beside(topology) and not states_bytes(module.entry)
 
     def _on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
-        """The searches of stages on meshes, one mesh first. Where both are made, that of stages leaves out one stage on all
-        devices, unless it has a shape, which may need all devices."""
+        """The searches of stages on meshes: one mesh first, then several stages. The second leaves out one stage on all
+        devices, which the first has searched; with a stated shape it does not, since that may need all devices."""
         from passes.partition.on_meshes import MeshesSearch
 
         trains = self.objective == TRAINING.name

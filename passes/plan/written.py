@@ -4,6 +4,7 @@
 - on each op ``stage<k>`` and, on a mesh, ``shard<"s; s">``: its strategy's name per axis;
 - layouts on results and on resources that are not whole everywhere; a resource has the layout of the first stage that reads it;
 - a ``comm.reshard`` wherever a layout changes (``passes.meshes.reshard_ops``);
+- attributes of the entry function, which are called after the pass that wrote them once, so that earlier plans can be read:
 - ``shard.uneven``: 1 where parts may differ in length, which reshards may use on their way, else 0;
 - ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
 - ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``copies``);

@@ -1,7 +1,7 @@
 """A plan as the seconds that a schedule is made of: what each stage computes, what each channel costs, which links it crosses.
 
 ``workload`` reads a placed plan; a stage costs what the plan says, a channel what its route says (``stages.placement`` between
-single devices, ``spmd.cross_mesh`` between meshes).
+single devices, ``meshes.costs.cross_mesh`` between meshes).
 """
 
 from __future__ import annotations

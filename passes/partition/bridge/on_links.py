@@ -10,8 +10,8 @@ With replicas a stage's devices stay on one host: two more candidates are the be
 stage, and the plan for groups of devices (``groups.solver``), which names its devices. A plan of few hosts that all take the
 microbatches in turn (``copies``) is a candidate too.
 
-That is for devices of one kind in hosts of equal size. Elsewhere (``best_on_one_host``) the plan on ports is compared with the
-best plans of the devices of one host each, and where it has replicas with the best plan without.
+That is for devices of one kind in hosts of equal size. On any devices (``best_on_one_host``) the best plan so far is then
+compared with the best plans of the devices of one host each, and where it has replicas with the best plan without.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ built for a better one.
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
 and GPipe fill and drain, or what the simulated step takes where that is more (``StageSearch.valued``). Stage ``s`` of ``S``
-(from 0) holds what the backward passes of ``min(microbatches, S - s)`` microbatches need, as in 1F1B; bounds count that of one.
+(from 0) holds what the backward passes of ``min(microbatches, S - s)`` microbatches need, as in 1F1B; bounds count those
+of the fewest that a run may hold, by the units behind it.
 
 What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
 it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower

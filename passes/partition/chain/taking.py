@@ -250,7 +250,7 @@ class _Steps:
         return groups[:1] if self.order is Hosts.IN_ORDER else groups
 
     def takes(self, state: State) -> Iterator[tuple[Take, bool, bool]]:
-        """What a stage may take; whether as a mesh, and as replicas (some are looked at that may be neither)."""
+        """What a stage may take; whether as a mesh, and as replicas. Of some that are looked at neither holds."""
         opened, untouched = self.opened(state), self.untouched(state)
         begun = opened if self.order is Hosts.ANY or opened else []
         fresh = [0] * len(untouched) if opened and self.order is not Hosts.ANY else untouched
