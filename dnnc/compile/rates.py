@@ -14,7 +14,7 @@ from typing import Any
 
 from dnnc.compile.faults import RateFunctionFails, RateFunctionMissing, WrongUpdate
 from ir.core.diagnostics import UsageError
-from ir.ops.rates import TABLE, RateSchedule
+from ir.ops.rates import KINDS, TABLE, RateSchedule
 
 MOST_STEPS = 1 << 16
 """Steps of a table at most: the text of each stage has them all."""
@@ -28,7 +28,8 @@ def rate_schedule(text: str) -> RateSchedule:
         try:
             return RateSchedule.parse(text)
         except ValueError as error:
-            hint = "" if "not '" not in str(error) or "schedule is" not in str(error) else ", or module:function,steps=N"
+            is_kind = name.strip() in KINDS and name.strip() != TABLE
+            hint = "" if is_kind else ", or module:function,steps=N"
             raise UsageError(WrongUpdate(f"{error}{hint}"), where=where) from None
     key, _, count = (part.strip() for part in rest.partition("="))
     if key != "steps" or not count.isdecimal() or not 1 <= int(count) <= MOST_STEPS:

@@ -81,20 +81,19 @@ def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """Which loss the entry function of a training step returns. ``kind``: ``cross-entropy``, ``mse`` or ``output``. Of a cross
-    entropy ``labels`` is the input that holds them, and ``counted`` the one that tells how many count in a microbatch, as the
-    mean over those of the step; else both are empty."""
+    """Which loss the entry function of a training step returns. ``kind``: ``cross-entropy``, ``mse`` or ``output``; empty of a
+    function that says nothing of its loss. Of a cross entropy ``labels`` is the input that holds them, and ``counted`` the one
+    that tells how many count in a microbatch, as the mean over those of the step; else both are empty."""
 
-    kind: str
+    kind: str = ""
     labels: str = ""
     counted: str = ""
 
     @classmethod
-    def of(cls, func: Func) -> StepLoss | None:
-        """None of a function that says nothing of its loss."""
+    def of(cls, func: Func) -> StepLoss:
         names = dict(func.attributes)[LOSS].value if LOSS in dict(func.attributes) else None
         if not isinstance(names, tuple) or not names:
-            return None
+            return cls()
         kind, *inputs = map(str, names)
         return cls(kind, *inputs) if kind == CROSS_ENTROPY and len(inputs) == 2 else cls(kind)
 

@@ -76,7 +76,7 @@ def test_programs_compute_the_factors_of_the_schedule(schedule: RateSchedule, do
     """The helper that a program's text calls has the formula again, since a program imports nothing of this package. It takes
     the number of the step, from 1."""
     pytest.importorskip("torch", reason="the extra 'train' is not installed")
-    from dnnc.engines.torch.statements.helpers import learning_rate_factor
+    from dnnc.engines.torch.statements.update_helpers import learning_rate_factor
 
     numbers = {name: getattr(schedule, name) for name in KINDS[schedule.kind]}
     assert learning_rate_factor(done + 1, schedule.kind, **numbers) == pytest.approx(schedule.at(done), rel=1e-12, abs=1e-15)
@@ -85,7 +85,7 @@ def test_programs_compute_the_factors_of_the_schedule(schedule: RateSchedule, do
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5).map(tuple), st.integers(0, 9))
 def test_programs_read_the_table_of_the_schedule(values: tuple[float, ...], done: int) -> None:
     pytest.importorskip("torch", reason="the extra 'train' is not installed")
-    from dnnc.engines.torch.statements.helpers import table_rate
+    from dnnc.engines.torch.statements.update_helpers import table_rate
 
     assert table_rate(done + 1, values) == RateSchedule(TABLE, values=values).at(done)
 

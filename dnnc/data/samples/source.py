@@ -92,7 +92,7 @@ def open_data(
 
 def _with_numbers(data: Data, module: Module, seed: int, microbatches: int, parts: Mapping[str, Part | None] | None) -> Data:
     """Adds the inputs that a source does not have: the seeds of dropouts, and the number of labels that count."""
-    seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
+    seeds, loss = _seeds(module), StepLoss.of(module.entry)
     alike = isinstance(data, Stream)  # all readers are compared by all that they read
     if loss.counted and (parts is None or loss.counted in parts or alike):
         (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
@@ -184,7 +184,7 @@ def _of_object(
         if not once:
             _require_usable(module, batches, dataset.order.count, where)
         return dataset
-    if once and not (StepLoss.of(module.entry) or StepLoss("")).labels:
+    if once and not StepLoss.of(module.entry).labels:
         batches = replace(batches, last=DROP)
 
     def opened(epoch: int) -> Iterable[Any] | None:
@@ -224,7 +224,7 @@ def _opened(
     given = _called(source, seed, flag)
     if _has_epochs(given) or iter(given) is not given:
         return _of_object(given, inputs, module, seed, microbatches, last, source, once=once)
-    loss = StepLoss.of(module.entry) or StepLoss("")
+    loss = StepLoss.of(module.entry)
     batches = replace(_batches(inputs, microbatches, last if loss.labels or not once else DROP), any_size=once)
     first = [given]
     return Stream(
@@ -237,7 +237,7 @@ def _opened(
 
 
 def _inputs(module: Module, parts: Mapping[str, Part | None] | None) -> Inputs:
-    loss = StepLoss.of(module.entry) or StepLoss("")
+    loss = StepLoss.of(module.entry)
     return Inputs(tuple(data_inputs(module)), index_ranges(module), parts, loss.labels, IGNORED)
 
 
@@ -256,7 +256,7 @@ def _require_usable(module: Module, batches: Batches, samples: int, where: str) 
     if batches.last != USE or not left:
         return
     reason = ""
-    if not (StepLoss.of(module.entry) or StepLoss("")).labels:
+    if not StepLoss.of(module.entry).labels:
         reason = "the loss counts every sample (a cross entropy leaves out those whose label is -100)"
     elif any(op.name == ASSIGN and phase_of(op.facets) == FORWARD for op in module.entry.ops):
         reason = "batch normalisation takes the statistics of all samples of a microbatch"
@@ -266,7 +266,7 @@ def _require_usable(module: Module, batches: Batches, samples: int, where: str) 
 
 def data_inputs(module: Module) -> list[ValueInfo]:
     """The inputs whose arrays the source has."""
-    seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
+    seeds, loss = _seeds(module), StepLoss.of(module.entry)
     args = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
     return [ValueInfo.of(value.name[1:], value.type) for value in args]
 

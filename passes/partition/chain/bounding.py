@@ -185,9 +185,9 @@ class Bounding:
                     np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
             if (limit := self.limit(form.mesh)) is not None:
                 table[self.needs(form, before) > limit * (1 + TIGHT)] = np.inf
-            table = (table + self.handover(block)) / block.replicas
-            if block.size == 1 or self.training:
-                table[:1, -1] -= self.handover(block)  # the whole function on one device, or by members that read their samples
+            handover = np.full(table.shape, self.handover(block, False))
+            handover[:1, -1:] = self.handover(block, True)
+            table = (table + handover) / block.replicas
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
@@ -195,10 +195,11 @@ class Bounding:
         """What all that is known of runs on a block depends on."""
         return block.form, block.replicas, *self.beside[block.number], before, behind
 
-    def handover(self, block: Block) -> float:
-        """Seconds of a microbatch that a device of a plan on several devices spends on hand-over, in training where there are
-        several stages."""
-        return max(type_.handover for type_ in block.mesh.types)
+    def handover(self, block: Block, whole: bool) -> float:
+        """Seconds of a microbatch that a device of a stage spends on hand-over. ``whole``: the stage is the whole function, for
+        which it spends none on one device, or in training, where members read their samples themselves."""
+        none = whole and (block.size == 1 or self.training)
+        return 0.0 if none else max(type_.handover for type_ in block.mesh.types)
 
     def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""

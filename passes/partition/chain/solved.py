@@ -203,9 +203,10 @@ class StageSolver:
                     seconds[reader] += received
             stages.append(SolvedStage(stage, plan, work))
             seconds[number] += self.exposed(stages[-1])
-        if len(stages) > 1 or (not self.bounding.training and sequence.runs[0].block.size > 1):
-            seconds = [own + self.bounding.handover(run.block) for own, run in zip(seconds, sequence.runs, strict=True)]
-        each = (own / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True))
+        whole, handover = len(stages) == 1, self.bounding.handover
+        each = (
+            (own + handover(run.block, whole)) / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True)
+        )
         return SolvedStages(tuple(each), tuple(stages), sends)
 
     def exposed(self, solved: SolvedStage) -> float:

@@ -50,7 +50,7 @@ class SampleLosses:
 
     @classmethod
     def of(cls, step: Step, forward: Func) -> SampleLosses:
-        loss = StepLoss.of(step.module.entry) or StepLoss("")
+        loss = StepLoss.of(step.module.entry)
         func = _of_samples(forward, loss) if loss.kind in (CROSS_ENTROPY, "mse") else None
         return cls(func or forward, loss, func is not None)
 

@@ -2,9 +2,9 @@
 
 ``statement`` writes one op; the other modules have the emitters of one family of ops each: ``pointwise``, ``movement``,
 ``reductions``, ``recurrent``, .. (``windows``: what convolutions and pools share). ``run`` runs a function of the IR so. A
-program begins with ``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` and
-``recurrent_helpers`` that the program's ops call. Ops without tensor operands (``Range``,
-constants) create their result on ``device``, a global of the program.
+program begins with ``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers``,
+``update_helpers`` and ``recurrent_helpers`` that the program's ops call. Ops without tensor operands (``Range``, constants)
+create their result on ``device``, a global of the program.
 
 torch's autograd differentiates the statements of forward ops: ``dnnc train --check`` compares a training step with autograd
 on the unsplit forward program.
@@ -60,8 +60,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     **kernels.HELPERS,
     **recurrent.HELPERS,
 }
-"""Full name of an op -> the functions of ``helpers`` and ``recurrent_helpers`` that its statement calls, directly or through
-each other."""
+"""Full name of an op -> the functions of the files of helpers that its statement calls, directly or through each other."""
 
 _IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
@@ -105,7 +104,7 @@ def dead_after(ops: Sequence[Op], live_out: Container[str]) -> list[list[str]]:
 
 
 def prelude(ops: Iterable[Op]) -> str:
-    """The head of a program of ``ops``: its imports, and the functions of ``helpers`` that the ops call."""
+    """The head of a program of ``ops``: its imports, and the helpers that the ops call."""
     called = {name for op in ops for name in HELPERS.get(op.name, ())}
     return "\n\n".join([_IMPORTS, *(text for name, text in _helper_sources().items() if name in called)])
 
@@ -114,7 +113,7 @@ def prelude(ops: Iterable[Op]) -> str:
 def _helper_sources() -> dict[str, str]:
     """Name -> source text of each helper. Not imported: programs can be written without torch installed."""
     found = {}
-    for file in ("helpers.py", "recurrent_helpers.py"):
+    for file in ("helpers.py", "update_helpers.py", "recurrent_helpers.py"):
         source = Path(__file__).with_name(file).read_text(encoding="utf-8")
         lines = source.splitlines(keepends=True)
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

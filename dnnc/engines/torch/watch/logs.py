@@ -64,14 +64,15 @@ def _file(path: Path, begin: int) -> Iterator[Callable[[Row], None]]:
     text, kept = (_as_csv, _csv_rows) if path.suffix == ".csv" else (_as_json, _json_rows)
     earlier = kept(path, begin) if begin and path.exists() else []
     head = ",".join(COLUMNS) + "\n" if path.suffix == ".csv" else ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.write((head + "".join(map(text, earlier))).encode())
-        with path.open("ab", buffering=0) as log:
-            yield lambda row: _append(log, path, text(row))
-    except OSError as error:
-        raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(path)) from error
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                file.write((head + "".join(map(text, earlier))).encode())
+            log = stack.enter_context(path.open("ab", buffering=0))
+        except OSError as error:
+            raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(path)) from error
+        yield lambda row: _append(log, path, text(row))
 
 
 def _append(log: BinaryIO, path: Path, text: str) -> None:
@@ -105,7 +106,8 @@ def _json_rows(path: Path, begin: int) -> list[Row]:
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] <= begin:
-            rows.append({key: math.nan if value is None else value for key, value in row.items()})
+            numbers = {key: math.nan if value is None else value for key, value in row.items()}
+            rows.append({key: value for key, value in numbers.items() if isinstance(value, int | float)})
     return rows
 
 
