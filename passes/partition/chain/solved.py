@@ -203,9 +203,9 @@ class StageSolver:
                     seconds[reader] += received
             stages.append(SolvedStage(stage, plan, work))
             seconds[number] += self.exposed(stages[-1])
-        whole, handover = len(stages) == 1, self.bounding.handover
+        alone, handover = len(stages) == 1, self.bounding.handover
         each = (
-            (own + handover(run.block, whole)) / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True)
+            (own + handover(run.block, alone)) / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True)
         )
         return SolvedStages(tuple(each), tuple(stages), sends)
 

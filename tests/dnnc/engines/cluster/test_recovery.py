@@ -95,7 +95,8 @@ def test_a_run_goes_on_whatever_is_killed(tmp_path: Path) -> None:
         assert told == ["W0637"] * len(told)
         assert len(told) > 1
         computed = [(e.stage, e.microbatch) for e in result.events if e.action == "F"]
-        assert len(computed) == len(set(computed)) >= 3 * 100
+        assert len(computed) == len(set(computed))
+        assert {m for _, m in computed} >= set(range(max(numbers), 200))  # after the last loss nothing was lost
         away = [e for e in result.events if e.title == "away"]
         assert len(away) == 3 * len(told)
         assert {e.action for e in away} == {"lost"}
