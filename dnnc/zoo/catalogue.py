@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
+from dnnc.zoo import cache, inception, mixtral, t5, vgg, vit
 from dnnc.zoo import dimensions as dim
-from dnnc.zoo import inception, mixtral, t5, vgg, vit
 from dnnc.zoo.bert import bert
 from dnnc.zoo.gpt import gpt
 from dnnc.zoo.graph import Graph
@@ -24,7 +24,7 @@ from ir.core.module import Module
 from ir.core.types import DType
 
 DTYPES = ("f32", "f16", "bf16", "f64")
-WEIGHTS = ("auto", "random", "declared")
+WEIGHTS = ("auto", "random", "declared", "int4")
 DECLARED_ABOVE = 2 << 30
 """Bytes of weights up to which ``weights=auto`` gives them data."""
 
@@ -54,10 +54,12 @@ def build(spec: str) -> Module:
 def build_model(spec: str) -> ZooModel:
     """As ``build``; returns also the model's canonical spec and the size of its weights."""
     entry, given, options = parse_spec(spec, _ENTRIES)
-    graph = Graph(re.sub(r"\W", "_", entry.name), DType(options.word("dtype")), options["seed"])
+    graph = Graph(
+        re.sub(r"\W", "_", entry.name), DType(options.word("dtype")), options["seed"], packed=options.word("weights") == "int4"
+    )
     outputs = entry.write(graph, options)
     large = graph.weight_bytes > DECLARED_ABOVE
-    declared = {"auto": large, "random": False, "declared": True}[options.word("weights")]
+    declared = {"random": False, "declared": True}.get(options.word("weights"), large)
     changed = [
         f"{option.name}={given[option.name]}"
         for option in entry.options
@@ -70,13 +72,21 @@ def build_model(spec: str) -> ZooModel:
 _COMMON = (
     Option("dtype", "f32", f"element type: {', '.join(DTYPES)}", DTYPES),
     Option("seed", 0, "seed of the random weights"),
-    Option("weights", "auto", "random, or declared (planned, not run); auto: declared above 2 GiB", WEIGHTS),
+    Option("weights", "auto", "random, or declared (planned, not run); auto: declared above 2 GiB", WEIGHTS[:3]),
+)
+_COMMON_INT4 = (
+    *_COMMON[:-1],
+    Option("weights", "auto", f"{_COMMON[-1].help}; int4: as auto, those of products in 4 bits", WEIGHTS),
 )
 _BATCH = Option("batch", 1, "samples at a time")
 
 
 def _seq(tokens: int) -> Option:
     return Option("seq", tokens, "tokens of a sample")
+
+
+def _steps(tokens: int) -> Option:
+    return Option("seq", 0, f"tokens of a sample or, with caches, of a step; 0: {tokens}, 1 with caches")
 
 
 def _size(layers: int, hidden: int, heads: int, what: str, narrowest: int = 1) -> tuple[Option, ...]:
@@ -117,7 +127,8 @@ def _gpt(
         gpt,
         (
             _BATCH,
-            _seq(seq),
+            _steps(seq),
+            *cache.options(),
             *_size(layers, hidden, heads, "decoder", narrowest),
             _ffn("four times hidden"),
             _vocab(50257),
@@ -125,9 +136,14 @@ def _gpt(
             Option(
                 "qkv", qkv, "queries, keys and values of one product (fused) or of one each (separate)", ("fused", "separate")
             ),
-            *_COMMON,
+            *_COMMON_INT4,
         ),
-        dim.all_of(dim.heads(heads, narrowest), dim.feed_forward(4, 1, multiple=1), dim.within_positions),
+        dim.all_of(
+            dim.heads(heads, narrowest),
+            dim.feed_forward(4, 1, multiple=1),
+            cache.step_length(seq, positions),
+            dim.within_positions,
+        ),
     )
 
 
@@ -144,6 +160,7 @@ def _llama(
     )
     checks = [
         dim.heads(heads, NARROWEST), dim.even_heads, dim.grouped_heads(kv_heads), dim.feed_forward(ffn, hidden),
+        cache.step_length(4096, 4096), cache.rotated_heads,
         *([mixtral.top_of_experts] if has_experts else []),
     ]  # fmt: skip
     return Entry(
@@ -152,13 +169,14 @@ def _llama(
         mixtral.mixtral if has_experts else llama,
         (
             _BATCH,
-            _seq(4096),
+            _steps(4096),
+            *cache.options(),
             *_size(layers, hidden, heads, "decoder", NARROWEST),
             _kv_heads(kv_heads),
             _ffn(f"{ffn}/{hidden} of hidden"),
             _vocab(32000),
             *(routed if has_experts else ()),
-            *_COMMON,
+            *_COMMON_INT4,
         ),
         dim.all_of(*checks),
     )
@@ -174,14 +192,15 @@ def _t5(name: str, summary: str, layers: int, hidden: int, heads: int, gated: in
         (
             _BATCH,
             _seq(512),
-            Option("target_seq", 0, "tokens of the decoder; 0: seq"),
+            Option("target_seq", 0, "tokens of the decoder or, with caches, of a step; 0: seq, 1 with caches"),
+            *cache.options("cross"),
             *_size(layers, hidden, heads, "encoder layers and decoder", NARROWEST),
             _ffn(f"four times hidden, {gated}/{hidden} of it in version 1.1"),
             _vocab(32128),
             Option("version", "1.0", "1.0, or 1.1, which gates with GELU and has a head of its own", ("1.0", "1.1")),
-            *_COMMON,
+            *_COMMON_INT4,
         ),
-        dim.all_of(dim.heads(heads, NARROWEST), partial(t5.widths, gated=dim.feed_forward(gated, hidden)), t5.lengths),
+        dim.all_of(dim.heads(heads, NARROWEST), partial(t5.widths, gated=dim.feed_forward(gated, hidden)), t5.step_lengths),
     )
 
 

@@ -70,6 +70,8 @@ def feed_forward(width: int, hidden: int, name: str = "ffn", multiple: int = 8) 
 
 
 def within_positions(values: dict[str, Value]) -> list[Fault]:
-    """``seq`` must be at most ``positions``, the number of rows of the learned position embedding."""
-    seq, positions = int(values["seq"]), int(values["positions"])
-    return [SequenceTooLong(seq, positions)] if seq > positions else []
+    """``seq`` must be at most ``positions``, the number of rows of the learned position embedding; of a model with caches,
+    ``context``."""
+    key = "context" if values.get("cache", "none") != "none" else "seq"
+    length, positions = int(values[key]), int(values["positions"])
+    return [SequenceTooLong(key, length, positions)] if length > positions else []

@@ -90,10 +90,11 @@ class OddHeads(Fault, code="E0508"):
 
 
 class SequenceTooLong(Fault, code="E0509"):
-    """A learned position embedding has fewer positions than the sequence has tokens."""
+    """A learned position embedding has fewer positions than the sequence has tokens, or the cache has positions."""
 
-    message = "seq={seq} is longer than positions={positions}; add positions={seq}"
-    seq: int
+    message = "{option}={length} is longer than positions={positions}; add positions={length}"
+    option: str
+    length: int
     positions: int
 
 
@@ -125,3 +126,13 @@ class OddFrames(Fault, code="E0513"):
 
     message = "frames={frames}; an even number was expected"
     frames: int
+
+
+class CacheTooShort(Fault, code="E0514"):
+    """A cache must hold the tokens of the step and, where they are appended to it (cache=concat), one before them."""
+
+    message = "context={context} is too short for {option}={length}; context={least} would do"
+    context: int
+    option: str
+    length: int
+    least: int

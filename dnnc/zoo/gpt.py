@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from dnnc.zoo.attention import attention, causal_mask
+from dnnc.zoo.cache import FORMATS
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options
 from ir.core.types import DType
@@ -26,16 +26,21 @@ def gpt(graph: Graph, o: Options) -> list[str]:
     ids = graph.input("input_ids", (batch, seq), DType.I64)
     wte = graph.weight("wte.weight", (o["vocab"], hidden), 0.6 / math.sqrt(hidden))
     wpe = graph.weight("wpe.weight", (o["positions"], hidden), 0.3 / math.sqrt(hidden))
-    places = graph.op("Gather", "wpe", [wpe, graph.integers("position_ids", list(range(seq)))], (seq, hidden), axis=0)
+    itself = FORMATS[o.word("cache")](
+        graph, o, layers=layers, heads=o["heads"], kv_heads=o["heads"], width=hidden // o["heads"], rows=seq, positions=True
+    )
+    if itself.position_ids:
+        places = graph.op("Gather", "wpe", [wpe, itself.position_ids], (batch, seq, hidden), axis=0)
+    else:
+        places = graph.op("Gather", "wpe", [wpe, graph.integers("position_ids", list(range(seq)))], (seq, hidden), axis=0)
     tokens = graph.op("Gather", "wte", [wte, ids], (batch, seq, hidden), axis=0)
     value = graph.op("Add", "embedding", [tokens, places], (batch, seq, hidden))
-    mask = causal_mask(graph, seq)
     for number in range(layers):
         name = f"h.{number}"
         normed = graph.layer_norm(f"{name}.ln_1", value, 1e-5)
         project = _packed if o.word("qkv") == "fused" else _separate
         q, k, v = project(graph, f"{name}.attn", normed, hidden)
-        mixed = attention(graph, f"{name}.attn", q, k, v, o["heads"], mask)
+        mixed = itself.attend(f"{name}.attn", number, q, k, v)
         projected = graph.linear(f"{name}.attn.c_proj", mixed, hidden, 1 / math.sqrt(2 * layers))
         value = graph.op("Add", f"{name}.attn.residual", [value, projected], (batch, seq, hidden))
         normed = graph.layer_norm(f"{name}.ln_2", value, 1e-5)
@@ -43,7 +48,7 @@ def gpt(graph: Graph, o: Options) -> list[str]:
         wide = graph.op("Gelu", f"{name}.mlp.act", [wide], graph.shape(wide), approximate="tanh")
         projected = graph.linear(f"{name}.mlp.c_proj", wide, hidden, 1 / math.sqrt(2 * layers))
         value = graph.op("Add", f"{name}.mlp.residual", [value, projected], (batch, seq, hidden))
-    return [graph.tied("lm_head", graph.layer_norm("ln_f", value, 1e-5), wte)]
+    return [graph.tied("lm_head", graph.layer_norm("ln_f", value, 1e-5), wte), *itself.presents]
 
 
 def _packed(graph: Graph, name: str, value: str, hidden: int) -> list[str]:

@@ -20,13 +20,16 @@ from ir.core.ops import Location, Op, Value
 from ir.core.types import DType, TensorType
 
 OPSET = 20
+BLOCK = 32
+"""Elements of a 4-bit weight that share a scale."""
 
 
 class Graph:
     """Collects ops and weights. Methods take and return values and weights by name with sigil (``%x``, ``@w``)."""
 
-    def __init__(self, name: str, dtype: DType, seed: int) -> None:
-        self.name, self.dtype, self.seed = name, dtype, seed
+    def __init__(self, name: str, dtype: DType, seed: int, *, packed: bool = False) -> None:
+        """``packed``: the weights of ``linear`` have 4 bits an element."""
+        self.name, self.dtype, self.seed, self.packed = name, dtype, seed, packed
         self.parameters = 0
         """Number of trainable elements."""
         self._ops: list[Op] = []
@@ -36,6 +39,9 @@ class Graph:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(dim for dim in self._types[name].shape or () if isinstance(dim, int))
+
+    def has(self, name: str) -> bool:
+        return name in self._types
 
     @property
     def wide(self) -> DType:
@@ -55,16 +61,25 @@ class Graph:
         self.parameters += math.prod(shape)
         return self.buffer(name, shape, scale, mean, uniform)
 
-    def buffer(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0, uniform: bool = False) -> str:
-        """As ``weight``, for a tensor that is not trained."""
+    def buffer(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        scale: float,
+        mean: float = 0.0,
+        uniform: bool = False,
+        dtype: DType | None = None,
+    ) -> str:
+        """As ``weight``, for a tensor that is not trained. ``dtype``: by default the model's."""
         seed = (self.seed << 32) | zlib.crc32(name.encode())
         kind = "uniform" if uniform else "normal"
-        return self._resource(name, TensorType(self.dtype, shape), Random(kind, seed, scale, mean))
+        return self._resource(name, TensorType(dtype or self.dtype, shape), Random(kind, seed, scale, mean))
 
-    def integers(self, name: str, values: list[int], scalar: bool = False) -> str:
-        """An int64 constant. A second call with the same name returns the first constant."""
-        type_ = TensorType(DType.I64, () if scalar else (len(values),))
-        return self._resource(name, type_, Inline(struct.pack(f"<{len(values)}q", *values)))
+    def integers(self, name: str, values: list[int], scalar: bool = False, dtype: DType = DType.I64) -> str:
+        """A constant of 64-bit integers, or 32-bit ones. A second call with the same name returns the first constant."""
+        type_ = TensorType(dtype, () if scalar else (len(values),))
+        code = "q" if dtype is DType.I64 else "i"
+        return self._resource(name, type_, Inline(struct.pack(f"<{len(values)}{code}", *values)))
 
     def floats(self, name: str, values: list[float], shape: tuple[int, ...]) -> str:
         """A single-precision constant, whatever the model's element type."""
@@ -131,13 +146,30 @@ class Graph:
         """``value @ W + b`` over the last dimension. W has deviation ``gain / sqrt(inputs)``: with gain 1 values keep their
         scale."""
         *outer, inputs = self.shape(value)
-        weight = self.weight(f"{name}.weight", (inputs, outputs), gain / math.sqrt(inputs))
         shape = (*outer, outputs)
+        result = f"{name}.matmul" if bias else name
+        if self.packed:
+            product = self._packed_product(name, result, value, outputs, gain)
+        else:
+            weight = self.weight(f"{name}.weight", (inputs, outputs), gain / math.sqrt(inputs))
+            product = self.op("MatMul", result, [value, weight], shape)
         if not bias:
-            return self.op("MatMul", name, [value, weight], shape)
+            return product
         shift = self.weight(f"{name}.bias", (outputs,), 0.02)
-        product = self.op("MatMul", f"{name}.matmul", [value, weight], shape)
         return self.op("Add", name, [product, shift], shape)
+
+    def _packed_product(self, name: str, result: str, value: str, outputs: int, gain: float) -> str:
+        """``MatMulNBits``: W is ``(n - 8) * scale`` with n from 0 to 15, two a byte, and a scale for each ``BLOCK`` elements of
+        a column. W has deviation ``gain / sqrt(inputs)``: that of n - 8 is 4.64."""
+        *outer, inputs = self.shape(value)
+        blocks, step = -(-inputs // BLOCK), gain / math.sqrt(inputs) / 4.64
+        self.parameters += inputs * outputs
+        numbers = self.buffer(f"{name}.qweight", (outputs, blocks, BLOCK // 2), 128.0, 127.5, uniform=True, dtype=DType.U8)
+        scales = self.buffer(f"{name}.scales", (outputs, blocks), 0.2 * step, step, uniform=True)
+        return self.op(
+            "com.microsoft.MatMulNBits", result, [value, numbers, scales], (*outer, outputs),
+            K=inputs, N=outputs, bits=4, block_size=BLOCK,
+        )  # fmt: skip
 
     def tied(self, name: str, value: str, words: str, bias: str = "") -> str:
         """The language-model head tied to the embedding: ``logits = value @ words.T + bias``, ``[batch, seq, vocab]``."""
@@ -195,7 +227,10 @@ class Graph:
         """The module: resources in order of creation, then ``@main``. ``declared``: random tensors get no data."""
         results = tuple(Value(name, self._types[name]) for name in outputs)
         main = Func("@main", tuple(self._args), results, tuple(self._ops))
-        header = attributes({"ir_version": 10, "opset.onnx": OPSET, "producer": "dnnc zoo"})
+        opsets = {"opset.onnx": OPSET}
+        if any(op.name.startswith("onnx.com.microsoft.") for op in self._ops):
+            opsets["opset.com.microsoft"] = 1
+        header = attributes({"ir_version": 10, **opsets, "producer": "dnnc zoo"})
         resources: Iterable[Resource] = self._resources.values()
         if declared:
             resources = [replace(r, data=Declared()) if _is_weight(r) else r for r in resources]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dnnc.zoo.attention import attention, causal_mask, rotation_of
+from dnnc.zoo.cache import FORMATS
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options
 from ir.core.types import DType
@@ -33,17 +33,19 @@ def decoder(graph: Graph, o: Options, theta: float, feed_forward: Callable[[str,
     ids = graph.input("input_ids", (batch, seq), DType.I64)
     tokens = graph.weight("model.embed_tokens.weight", (o["vocab"], hidden), 1.0)
     value = graph.op("Gather", "model.embed_tokens", [tokens, ids], (batch, seq, hidden), axis=0)
-    mask = causal_mask(graph, seq)
-    rotation = rotation_of(graph, seq, width, theta, grouped=kv_heads < heads)
+    itself = FORMATS[o.word("cache")](
+        graph, o, layers=o["layers"], heads=heads, kv_heads=kv_heads, width=width, rows=seq, theta=theta
+    )
     gain = 1 / math.sqrt(2 * o["layers"])
     for number in range(o["layers"]):
         name = f"model.layers.{number}"
         normed = graph.rms_norm(f"{name}.input_layernorm", value, EPSILON)
         q = graph.linear(f"{name}.self_attn.q_proj", normed, hidden, bias=False)
         k, v = (graph.linear(f"{name}.self_attn.{part}_proj", normed, kv_heads * width, bias=False) for part in "kv")
-        mixed = attention(graph, f"{name}.self_attn", q, k, v, heads, mask, kv_heads=kv_heads, rotation=rotation)
+        mixed = itself.attend(f"{name}.self_attn", number, q, k, v)
         projected = graph.linear(f"{name}.self_attn.o_proj", mixed, hidden, gain, bias=False)
         value = graph.add(f"{name}.self_attn.residual", value, projected)
         normed = graph.rms_norm(f"{name}.post_attention_layernorm", value, EPSILON)
         value = graph.add(f"{name}.residual", value, feed_forward(name, normed))
-    return [graph.linear("logits", graph.rms_norm("model.norm", value, EPSILON), o["vocab"], bias=False)]
+    logits = graph.linear("logits", graph.rms_norm("model.norm", value, EPSILON), o["vocab"], bias=False)
+    return [logits, *itself.presents]

@@ -36,6 +36,20 @@ SMALL = {
     "vit-base": "vit-base,layers=2,hidden=64,image=48,classes=10",
 }
 """Each model with few layers and small dimensions."""
+CACHED = {
+    "gpt2": "gpt2,layers=2,hidden=64,vocab=97",
+    "llama-7b": "llama-7b,layers=2,hidden=64,heads=4,vocab=97",
+    "llama-70b": "llama-70b,layers=2,hidden=128,heads=8,kv_heads=2,vocab=97",
+    "mixtral-8x7b": "mixtral-8x7b,layers=2,hidden=64,heads=4,kv_heads=2,vocab=97,experts=4",
+    "int4": "llama-70b,layers=2,hidden=96,heads=6,kv_heads=2,vocab=97,weights=int4",
+    "gpt2 int4": "gpt2,layers=2,hidden=64,vocab=97,weights=int4",
+}
+"""Small decoders that may have caches."""
+ENCODED = {
+    "t5": "t5-base,layers=2,hidden=64,seq=11,vocab=97",
+    "t5 1.1": "t5-base,layers=2,hidden=64,seq=11,vocab=97,version=1.1",
+}
+"""Small models whose decoder reads an encoder's result."""
 CONVOLUTIONAL = ("resnet50", "vgg19", "inception-v3", "vit-base", "whisper-base")
 
 
