@@ -131,9 +131,9 @@ class NotALimit(Fault, code="E0115"):
 
 
 class NotADimension(Fault, code="E0116"):
-    """The size of a dimension is a whole number from 1 to 2^63 - 1."""
+    """The size of a dimension is a whole number from 0 to 2^63 - 1."""
 
-    message = "found '{found}' for {name}, expected a size from 1 to 2^63 - 1"
+    message = "found '{found}' for {name}, expected a size from 0 to 2^63 - 1"
     name: str
     found: str
 

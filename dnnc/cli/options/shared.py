@@ -308,11 +308,11 @@ def parse_limits(items: Iterable[str] | None) -> Limits:
 
 
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
-    """``--dim`` options: a positive number or the name of another dimension. Raises UsageError."""
+    """``--dim`` options: a whole number (0: empty, as a cache before its first token) or the name of another dimension. Raises UsageError."""
     dims: dict[str, int | str] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
         if value.lstrip("+-").isdecimal():
-            if len(value) > 19 or int(value) < 1:
+            if len(value) > 19 or int(value) < 0:
                 raise UsageError(NotADimension(name, value[:40]), where="--dim")
             dims[name] = int(value)
         else:

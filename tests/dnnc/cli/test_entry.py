@@ -95,8 +95,8 @@ def test_a_report_that_cannot_be_written_is_no_second_fault(
             "--dim: error[E0111]: found 'batch', expected NAME=VALUE",
         ),
         (
-            ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch=0"],
-            "--dim: error[E0116]: found '0' for batch",
+            ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch=-1"],
+            "--dim: error[E0116]: found '-1' for batch",
         ),
         (
             ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "b=1", "--dim", "b=2"],
