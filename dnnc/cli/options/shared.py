@@ -308,7 +308,7 @@ def parse_limits(items: Iterable[str] | None) -> Limits:
 
 
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
-    """``--dim`` options: a whole number (0: empty, as a cache before its first token) or the name of another dimension. Raises UsageError."""
+    """``--dim`` options: a number, 0 for an empty dimension, or the name of another dimension. Raises UsageError."""
     dims: dict[str, int | str] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
         if value.lstrip("+-").isdecimal():
