@@ -82,14 +82,30 @@ def quantised_attention(draft: Draft) -> None:
 def grouped_query(draft: Draft) -> None:
     """com.microsoft.GroupQueryAttention(query [B, L, H D], key, value [B, L, Hkv D], past key [B, Hkv, P, D], past value,
     lengths [B], total length, cos, sin, positions [B, L], attention bias [B, H, L, T], head sink [H], ..). Heads are
-    whole if one operand holds query, key and value, or the cache has scales."""
+    whole if one operand holds query, key and value, or the cache has scales. A key head that all query heads share is whole,
+    with its cache, beside query heads that are not."""
     caches: list[Place] = [(3, 0), (4, 0), (-2, 0), (-3, 0), (-4, 0)]
     draft.tie("batch", (0, 0), (1, 0), (2, 0), (5, 0), (9, 0), (10, 0), (16, 0), (-1, 0), *caches)
     if draft.present(1) and not draft.present(12) and not draft.present(13):
         cached = [(tensor, 1) for tensor, _ in caches]
         adapt = (LocalAttribute("num_heads"), LocalAttribute("kv_num_heads"))
-        places: list[Place] = [(0, 2), (1, 2), (2, 2), (10, 1), (11, 0), (-1, 2), *cached]
-        draft.tie("heads", *places, size=int(draft.get("kv_num_heads")), adapt=adapt)
+        queries: list[Place] = [(0, 2), (10, 1), (11, 0), (-1, 2)]
+        shared = int(draft.get("kv_num_heads"))
+        if shared > 1:
+            draft.tie("heads", *queries, (1, 2), (2, 2), *cached, size=shared, adapt=adapt)
+        else:
+            draft.tie("heads", *queries, (-4, 1), size=int(draft.get("num_heads")), adapt=adapt[:1])
+
+
+def tensor_scatter(draft: Draft) -> None:
+    """TensorScatter(cache, update, positions [B]): all dimensions but the axis, along which each sample has a position of its
+    own, are parallel."""
+    rank = draft.rank(0)
+    axis = draft.axis("axis", -2)
+    for dim in range(rank):
+        if dim != axis:
+            positions: list[Place] = [(2, 0)] if dim == 0 else []
+            draft.tie("batch" if dim == 0 else f"d{dim}", (0, dim), (1, dim), *positions, (-1, dim))
 
 
 def linear_attention(draft: Draft) -> None:
@@ -140,6 +156,7 @@ def _rotary(draft: Draft, caches: tuple[int, int], positions: int) -> None:
 RULES: dict[str, Draw] = {
     "onnx.Attention": attention,
     "onnx.RotaryEmbedding": rotary,
+    "onnx.TensorScatter": tensor_scatter,
     "onnx.com.microsoft.Attention": packed_attention,
     "onnx.com.microsoft.CausalConvWithState": causal_conv,
     "onnx.com.microsoft.DecoderMaskedMultiHeadAttention": masked_multi_head,

@@ -1,4 +1,4 @@
-"""Layout rules of ops on quantised tensors, and of products with packed weights.
+"""Layout rules of ops on quantised tensors, of products with packed weights, and of mixtures of experts.
 
 An inner dimension is whole if the op rounds its result, since it would round each term of the sum. An operand is whole if its
 scale is computed from all of its elements; DynamicQuantizeLSTM, which computes scales of its input and states, has no rule.
@@ -16,7 +16,8 @@ from ir.layout_rules.rule import Kind
 
 def matmul_nbits(draft: Draft) -> None:
     """com.microsoft.MatMulNBits(A [.., K], B [N, blocks, bytes], scales, zero points, order [K], bias [N]): rows of A and of B
-    are parallel. Blocks of K may be split if the scales are [N, blocks], not if they are one vector."""
+    are parallel. Blocks of K may be split if scales are [N, blocks], not if they are one vector, between bytes of the zero
+    points, and if no order says the block of each element."""
     columns, inner = int(draft.get("N")), int(draft.get("K"))
     rank = draft.rank(0)
     for dim in range(rank - 1):
@@ -26,9 +27,43 @@ def matmul_nbits(draft: Draft) -> None:
     by_rows: list[Place] = [(1, 0), (2, 0), (3, 0), (5, 0), (-1, -1)]
     draft.tie("n", *by_rows, size=columns, adapt=(LocalAttribute("N"),))
     blocks = draft.numbers(1)[1]
-    if draft.rank(2) == 2 and not draft.present(3) and not draft.present(4) and inner == blocks * int(draft.get("block_size")):
-        places: list[Place] = [(0, -1), (1, 1), (2, 1)]
-        draft.tie("k", *places, kind=Kind.SUM, size=blocks, partial=(5,), adapt=(LocalAttribute("K"),))
+    if draft.rank(2) != 2 or draft.present(4) or inner != blocks * int(draft.get("block_size")):
+        return
+    units, places = blocks, [(0, -1), (1, 1), (2, 1)]
+    if draft.present(3):
+        if draft.rank(3) != 2:
+            return
+        units = draft.numbers(3)[1]  # bytes or, as floats, blocks
+        places.append((3, 1))
+    if blocks % units == 0:
+        draft.tie("k", *places, kind=Kind.SUM, size=units, partial=(5,), adapt=(LocalAttribute("K"),))
+
+
+def _experts(first: int, step: int, packed: bool) -> Draw:
+    """A mixture of experts (x [T, H] or [B, L, H], router [tokens, E], for each of two layers: weight [E, outputs, inputs],
+    its ``step - 1`` scales and biases): tokens are parallel. The units between the layers are a sum, but for gates that do not
+    lie beside what they gate, and for a third layer, which onnxruntime's CPU has not. ``first``: the operand of the first
+    weight. ``packed``: weights are bytes of one or two elements with scales, and are cut between blocks; units are
+    whole if there are zero points."""
+
+    def draw(draft: Draft) -> None:
+        draft.tie("tokens", (0, 0), (1, 0), (-1, 0), size=draft.numbers(0)[0])
+        second, third = first + step, first + 2 * step
+        gated = draft.get("activation_type", "relu") == "swiglu"
+        unusual = (third, third + 1, third + 2, *range(third + 3, len(draft.operands)))
+        if any(draft.present(i) for i in unusual) or (gated and draft.get("swiglu_fusion", 0) != 1):
+            return
+        units = draft.numbers(second)[2]
+        bias = step - 1
+        places: list[Place] = [(first, 1), (first + bias, 1), (second, 2)]
+        if packed:
+            places.append((first + 1, 1))
+            if draft.rank(second + 1) == 3:
+                units = draft.numbers(second + 1)[2]
+                places.append((second + 1, 2))
+        draft.tie("units", *places, kind=Kind.SUM, size=units, partial=(second + bias,))
+
+    return draw
 
 
 def matmul_bnb4(draft: Draft) -> None:
@@ -147,6 +182,7 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.MatMulBnb4": matmul_bnb4,
     "onnx.com.microsoft.MatMulIntegerToFloat": _matrices(0, 1, (3, 5), bias=6),
     "onnx.com.microsoft.MatMulNBits": matmul_nbits,
+    "onnx.com.microsoft.MoE": _experts(2, 2, packed=False),
     "onnx.com.microsoft.QGemm": qgemm,
     "onnx.com.microsoft.QLinearAdd": _broadcast(0, 3),
     "onnx.com.microsoft.QLinearAveragePool": pool,
@@ -158,6 +194,7 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.QLinearSigmoid": _broadcast(0),
     "onnx.com.microsoft.QLinearSoftmax": softmax,
     "onnx.com.microsoft.QLinearWhere": _broadcast(0, 1, 4),
+    "onnx.com.microsoft.QMoE": _experts(2, 3, packed=True),
 }
 """By the op's full name."""
 

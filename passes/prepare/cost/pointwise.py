@@ -179,10 +179,18 @@ def slicing(facts: OpFacts) -> Work:
 
 
 def scatter(facts: OpFacts) -> Work:
-    """Scatter*, TensorScatter (data, .., updates): a copy of the data with updates written over, or added to it."""
+    """Scatter* (data, indices, updates): a copy of the data with updates written over, or added to it."""
     adds = str(facts.op.get("reduction", "none")) != "none"
-    updates = facts.size(1 if facts.op.name == "onnx.TensorScatter" else 2)
-    return Work("gather", updates if adds else 0)
+    return Work("gather", facts.size(2) if adds else 0)
+
+
+def tensor_scatter(facts: OpFacts) -> Work:
+    """TensorScatter(cache, update, positions): writes the update into a cache that is a state of the program, copies any
+    other."""
+    if not facts.is_resource(0):
+        return Work("gather")
+    weight = sum(facts.bytes(i) for i in (1, 2) if facts.is_resource(i))
+    return Work("gather", read=facts.bytes(1) + facts.bytes(2), write=facts.bytes(1), weight=weight)
 
 
 def generated(per_element: int) -> Formula:
@@ -402,7 +410,8 @@ FORMULAS: dict[str, Formula] = {
     **{f"onnx.{name}": view for name in _VIEWS},
     **{f"onnx.{name}": move for name in _MOVES},
     **{f"onnx.{name}": selection for name in ("Gather", "GatherElements", "GatherND")},
-    **{f"onnx.{name}": scatter for name in ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")},
+    **{f"onnx.{name}": scatter for name in ("Scatter", "ScatterElements", "ScatterND")},
+    "onnx.TensorScatter": tensor_scatter,
     **{f"onnx.{name}": generated(0) for name in ("ConstantOfShape", "EyeLike", "SequenceEmpty")},
     **{f"onnx.{name}": generated(T) for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")},
     **{f"onnx.{name}": generated(T) for name in ("BlackmanWindow", "HammingWindow", "HannWindow")},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.ir.layout_rules.harness import Array, Case
@@ -18,13 +20,20 @@ def attention(m: Maker) -> Case:
         4,
     )
     shapes = [(batch, shared * repeat, rows, width), (batch, shared, keys, width), (batch, shared, keys, width)]
-    masked = [m.floats(*m.broadcast((batch, shared * repeat)), rows, keys)] if m.flag() else []
+    form = m.pick("plain", "plain", "past", "lengths")
+    attributes: dict[str, Any] = m.pick({}, {"softcap": 5.0})
+    past = 3 if form == "past" else 0
+    masked = m.floats(*m.broadcast((batch, shared * repeat)), rows, keys + past) if m.flag() else None
+    caches = [m.floats(batch, shared, past, width) if past else None for _ in range(2)]
+    more = [*caches, m.random.integers(1, keys + 1, batch)] if form == "lengths" else caches if past else []
+    results, opset = (3 if past else 1), (24 if form == "lengths" else 23)
     if m.flag():
-        return Case(
-            "onnx.Attention", [*(m.floats(*shape) for shape in shapes), *masked], {"is_causal": int(m.flag())}, opset=23
-        )
+        attributes |= {"is_causal": int(m.flag() and form != "lengths")}
+        operands = [*(m.floats(*shape) for shape in shapes), masked, *more]
+        return Case("onnx.Attention", operands, attributes, results=results, opset=opset)
     flat = [m.floats(b, length, heads * width) for b, heads, length, width in shapes]
-    return Case("onnx.Attention", [*flat, *masked], {"q_num_heads": shared * repeat, "kv_num_heads": shared}, opset=23)
+    attributes |= {"q_num_heads": shared * repeat, "kv_num_heads": shared}
+    return Case("onnx.Attention", [*flat, masked, *more], attributes, results=results, opset=opset)
 
 
 def multi_head(m: Maker) -> Case:
@@ -80,24 +89,44 @@ def quantised_attention(m: Maker) -> Case:
 
 
 def grouped_query(m: Maker) -> Case:
-    shared, repeat, width = m.pick(1, 2, 4), m.pick(1, 2), 16
-    prompt = m.flag()  # samples of several rows have no past
-    batch, rows, past = m.length(1, 2, 4), m.pick(2, 3) if prompt else 1, 0 if prompt else 3
-    heads, total = shared * repeat, rows + past
-    form = m.pick("apart", "apart", "packed")
-    if form == "packed":
+    """A prompt without a past, one token behind a past, or several tokens of each sample behind pasts of unlike lengths, in
+    caches of final length."""
+    shared, repeat, width = m.pick(1, 2, 4), m.pick(1, 2, 4), 16
+    form = m.pick("prompt", "appended", "in place")
+    batch, heads = m.length(1, 2, 4), shared * repeat
+    rows = {"prompt": m.pick(2, 3), "appended": 1, "in place": m.pick(1, 2)}[form]
+    past = {"prompt": 0, "appended": 3, "in place": 7}[form]
+    total = past if form == "in place" else rows + past
+    if m.pick("apart", "apart", "packed") == "packed":
         given: list[Array | None] = [m.floats(batch, rows, (heads + 2 * shared) * width), None, None]
     else:
         given = [m.floats(batch, rows, heads * width), *(m.floats(batch, rows, shared * width) for _ in range(2))]
     caches = [m.floats(batch, shared, past, width) if past else None for _ in range(2)]
-    lengths = [np.full(batch, total - 1, np.int32), np.asarray(np.int32(total))]
+    lasts = m.random.integers(rows - 1, total, batch) if form == "in place" else np.full(batch, total - 1)
+    lengths = [lasts.astype(np.int32), np.asarray(np.int32(total))]
     rotary = m.flag()
     angles: list[Array | None] = [m.floats(9, width // 2), m.floats(9, width // 2)] if rotary else [None, None]
     added = m.floats(m.pick(1, batch), m.pick(1, heads), rows, total) if m.flag() else None
     sink = m.floats(heads) if m.flag() else None
-    attributes = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": int(rotary)}
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": int(rotary)}
+    attributes |= m.pick({}, {"local_window_size": 2}, {"softcap": 5.0})
     operands = [*given, *caches, *lengths, *angles, None, added, sink]
+    if form == "in place":
+        operands += [None] * 4 + [np.full(batch, rows, np.int32)]
     return Case("onnx.com.microsoft.GroupQueryAttention", operands, attributes, results=3)
+
+
+def tensor_scatter(m: Maker) -> Case:
+    batch, heads, room, rows, width = m.length(1, 2, 4), m.length(1, 2, 4), 6, m.pick(1, 2, 3), m.length(1, 2, 4)
+    shape = [batch, heads, width]
+    axis = m.pick(1, 2, 3)
+    before, after = [*shape], [*shape]
+    before.insert(axis, room)
+    after.insert(axis, rows)
+    mode = m.pick("linear", "circular")
+    positions = m.random.integers(0, room - rows + 1 if mode == "linear" else room, batch)
+    attributes = {"axis": axis - m.pick(0, 4), "mode": mode}
+    return Case("onnx.TensorScatter", [m.floats(*before), m.floats(*after), positions], attributes, opset=24)
 
 
 def linear_attention(m: Maker) -> Case:

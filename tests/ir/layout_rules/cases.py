@@ -90,6 +90,7 @@ CASES: dict[str, Make] = {
     "onnx.SpaceToDepth": move_cases.space_to_depth,
     "onnx.Split": move_cases.split,
     "onnx.Squeeze": move_cases.squeeze,
+    "onnx.TensorScatter": attention_cases.tensor_scatter,
     "onnx.Tile": move_cases.tile,
     "onnx.TopK": dimension_cases.top_k,
     "onnx.Transpose": move_cases.transpose,

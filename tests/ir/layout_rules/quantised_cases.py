@@ -31,13 +31,50 @@ def _number(m: Maker) -> list[Array | None]:
 
 def matmul_nbits(m: Maker) -> Case:
     bits, block = m.pick(4, 8), 16
-    blocks, columns = m.pick(1, 2, 4), m.length()
+    blocks, columns = m.pick(1, 2, 4, 8), m.length()
     inner = blocks * block
     weight = _bytes(m, columns, blocks, block * bits // 8)
     scales = _scale(m, *m.pick((columns, blocks), (columns * blocks,)))
     points = _bytes(m, columns, -(-blocks * bits // 8)) if m.flag() else None
-    operands = [m.floats(*m.shape(0, 1), m.length(), inner), weight, scales, points, None, m.pick(None, m.floats(columns))]
+    order = np.repeat(np.arange(blocks, dtype=np.int32), block) if m.pick(0, 0, 1) else None
+    operands = [m.floats(*m.shape(0, 1), m.length(), inner), weight, scales, points, order, m.pick(None, m.floats(columns))]
     return Case(MS + "MatMulNBits", operands, {"K": inner, "N": columns, "bits": bits, "block_size": block})
+
+
+def experts(m: Maker) -> Case:
+    """Experts of relu or of interleaved gates."""
+    tokens, count, hidden, units, chosen, attributes = _routed(m)
+    first = units * (2 if attributes["activation_type"] == "swiglu" else 1)
+    weights = [m.floats(count, first, hidden), m.floats(count, hidden, units)]
+    biases = [m.floats(count, first), m.floats(count, hidden)] if m.flag() else [None, None]
+    layers = [operand for pair in zip(weights, biases, strict=True) for operand in pair]
+    return Case(MS + "MoE", [*_tokens(m, tokens, hidden), m.floats(tokens, count), *layers], attributes | {"k": chosen})
+
+
+def packed_experts(m: Maker) -> Case:
+    tokens, count, hidden, units, chosen, attributes = _routed(m)
+    first = units * (2 if attributes["activation_type"] == "swiglu" else 1)
+    bits, block = m.pick(4, 8), m.pick(0, 16)
+    operands: list[Array | None] = [*_tokens(m, tokens, hidden), m.floats(tokens, count)]
+    biased = m.flag()
+    for outputs, inputs in ((first, hidden), (hidden, units)):
+        operands.append(_bytes(m, count, outputs, inputs * bits // 8))
+        operands.append(_scale(m, count, outputs, *([inputs // block] if block else [])) / 10)
+        operands.append(m.floats(count, outputs) if biased else None)
+    attributes |= {"k": chosen, "expert_weight_bits": bits, **({"block_size": block} if block else {})}
+    return Case(MS + "QMoE", operands, attributes)
+
+
+def _tokens(m: Maker, tokens: int, hidden: int) -> list[Array]:
+    samples = m.pick(0, *(n for n in (1, 2, 4) if tokens % n == 0))
+    return [m.floats(*((samples, tokens // samples) if samples else (tokens,)), hidden)]
+
+
+def _routed(m: Maker) -> tuple[int, int, int, int, int, dict[str, Any]]:
+    """Tokens, experts, hidden width, units of an expert, experts of a token, and attributes."""
+    gates = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+    attributes = m.pick({"activation_type": "relu"}, {"activation_type": "silu"}, gates) | {"normalize_routing_weights": 1}
+    return m.length(), m.pick(2, 4), 32, m.pick(32, 64), m.pick(1, 2), attributes
 
 
 def matmul_bnb4(m: Maker) -> Case:
@@ -200,9 +237,11 @@ CASES: dict[str, Make] = {
     MS + "MatMulBnb4": matmul_bnb4,
     MS + "MatMulIntegerToFloat": integer_to_float,
     MS + "MatMulNBits": matmul_nbits,
+    MS + "MoE": experts,
     MS + "QGemm": qgemm,
     MS + "QLinearConcat": concat,
     MS + "QLinearConv": qlinear_conv(MS + "QLinearConv"),
     MS + "QLinearSoftmax": softmax,
+    MS + "QMoE": packed_experts,
 }
 """By the op's full name."""

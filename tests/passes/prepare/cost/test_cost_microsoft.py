@@ -65,6 +65,34 @@ def test_grouped_queries_look_at_the_whole_cache() -> None:
     assert cost.write == 4 * (heads * length * width + 2 * shared * (past + length) * width)
 
 
+def test_a_cache_that_stays_is_read_once_and_written_where_it_is_new() -> None:
+    """A step of two samples reads their caches up to the whole length, or a window; others are copied."""
+    batch, heads, shared, width, room = 2, 8, 2, 16, 64
+    q, kv = tensor(batch, 1, heads * width), tensor(batch, 1, shared * width)
+    cache = tensor(batch, shared, room, width)
+    operands = [q, kv, kv, cache, cache, tensor(batch, dtype=I32), tensor(dtype=I32)]
+    given = {"num_heads": heads, "kv_num_heads": shared}
+    small, bytes_ = 4 * (batch + 1), 4 * batch * shared * room * width
+    name = MS + "GroupQueryAttention"
+    copied = cost_of(name, operands, q, cache, cache, **given)
+    stays = cost_of(name, operands, q, cache, cache, weights=(3, 4), **given)
+    assert copied.flops == stays.flops
+    assert copied.write == 4 * batch * heads * width + 2 * bytes_
+    assert (stays.weight, stays.write) == (2 * bytes_, 4 * batch * heads * width + 2 * 4 * batch * shared * width)
+    assert stays.read == 2 * bytes_ + 4 * batch * (heads + 2 * shared) * width + small
+    window = cost_of(name, operands, q, cache, cache, weights=(3, 4), local_window_size=16, **given)
+    assert (4 * window.flops, 4 * window.weight) == (stays.flops, stays.weight)
+
+
+def test_a_tensor_scatter_writes_its_update_into_a_state() -> None:
+    cache, update, positions = tensor(2, 4, 64, 16), tensor(2, 4, 3, 16), tensor(2, dtype=DType.I64)
+    copied = cost_of("onnx.TensorScatter", [cache, update, positions], cache)
+    stays = cost_of("onnx.TensorScatter", [cache, update, positions], cache, weights=(0,))
+    new = 4 * 2 * 4 * 3 * 16
+    assert (copied.read, copied.write) == (4 * 2 * 4 * 67 * 16 + 16, 4 * 2 * 4 * 64 * 16)
+    assert (stays.read, stays.write, stays.weight) == (new + 16, new, 0)
+
+
 def test_a_fused_attention_is_its_projection_and_its_attention() -> None:
     batch, length, heads, width = 2, 5, 4, 8
     hidden = heads * width
