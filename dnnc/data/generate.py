@@ -137,6 +137,8 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
         demand |= Demand(limit=table)
     if name == "com.microsoft.GroupQueryAttention" and index in (5, 6):
         demand |= Demand(exact=_positions(op, index))
+    if (name, index) in _LENGTHS:
+        demand |= Demand(exact=_length(_shape(op, _LENGTHS[name, index], types)))
     if name == "ReduceSum" and wanted.exact is not None:
         demand |= Demand(one=True)  # as many places as there are
     if index in _SIZES.get(name, ()):
@@ -170,6 +172,16 @@ def _positions(op: Op, index: int) -> int | None:
     return length - (index == 5) if isinstance(length, int) else None
 
 
+_LENGTHS = {("com.microsoft.GroupQueryAttention", 16): 0, ("Attention", 6): 1}
+"""Operands that say how many positions of a sample are no padding, and the tensor that has the positions."""
+
+
+def _length(shape: tuple[int | str | None, ...] | None) -> int | None:
+    """The number of positions of ``[batch, positions, width]`` or ``[batch, heads, positions, width]``."""
+    length = shape[-2] if shape is not None and len(shape) > 2 else None
+    return length if isinstance(length, int) else None
+
+
 def _to_float_or_bool(op: Op) -> bool:
     result = op.results[0].type
     return isinstance(result, TensorType) and (result.dtype.is_float or result.dtype is DType.BOOL)
@@ -195,6 +207,12 @@ def table_size(op: Op, index: int, types: Mapping[str, Type]) -> int | None:
             return axis_size(0, op.get("gather_axis", 0))
         case ("com.microsoft.TorchEmbedding", 1):
             return axis_size(0, 0)
+        case ("TensorScatter", 2):
+            axis = op.get("axis", -2)
+            room, rows = axis_size(0, axis), axis_size(1, axis)
+            if room is None or rows is None or op.get("mode", "linear") == "circular":
+                return room
+            return max(1, room - rows + 1)
         case ("GatherND" | "ScatterND" | "com.microsoft.GatherND", 1):
             data, indices = _shape(op, 0, types), _shape(op, 1, types)
             if data is None or indices is None or not indices or not isinstance(indices[-1], int):

@@ -131,3 +131,15 @@ def test_positions_of_grouped_queries_are_those_that_exist(tmp_path: Path) -> No
     module = module_of(tmp_path, direct, header)
     assert input_demands(module)["last"] == Demand(exact=7)
     assert random_inputs(build_of(module), module=module)["last"].tolist() == [7]
+
+
+def test_positions_lie_in_the_cache(tmp_path: Path) -> None:
+    """New rows fit behind a position; all of a cache is attended to."""
+    text = """agraph (float[2,4,9,8] cache, float[2,4,2,8] new, float[2,4,2,8] q, int64[2] at, int64[2] round, int64[2] lengths)
+    => (float[2,4,9,8] next, float[2,4,9,8] turned, float[2,4,2,8] y) {
+      next = TensorScatter <axis = 2> (cache, new, at)
+      turned = TensorScatter <axis = -2, mode = "circular"> (cache, new, round)
+      y = Attention (q, next, turned, , , , lengths) }"""
+    header = '<ir_version: 10, opset_import: ["" : 24]>\n'
+    demands = input_demands(module_of(tmp_path, text, header))
+    assert (demands["at"].limit, demands["round"].limit, demands["lengths"].exact) == (8, 9, 9)

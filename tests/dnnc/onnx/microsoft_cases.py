@@ -128,7 +128,7 @@ def _pointwise() -> list[NodeCase]:
 
 def _products() -> list[NodeCase]:
     x = floats(2, 3, 32)
-    packed, scales = nibbles(6, 2, 8), floats(12)
+    packed, scales, routed = nibbles(6, 2, 8), floats(12), (floats(5, 32), floats(5, 4))
     return [
         _ms("FusedMatMul", floats(2, 4, 3), floats(2, 5, 4), transA=1, transB=1),
         _ms("FusedMatMul", floats(3, 2, 4), floats(2, 4, 5), transBatchA=1, label="batch"),
@@ -143,6 +143,15 @@ def _products() -> list[NodeCase]:
         _ms(
             *("MatMulNBits", x, packed, scales, nibbles(6), None, floats(6)),
             **{"constants": (1, 2, 3, 5), "K": 32, "N": 6, "bits": 4, "block_size": 16, "label": "bias"},
+        ),
+        _ms(
+            *("MatMulNBits", x, packed, floats(6, 2), nibbles(6, 1), int32(*[0] * 16, *[1] * 16)),
+            **{"constants": (1, 2, 3, 4), "K": 32, "N": 6, "bits": 4, "block_size": 16, "label": "order"},
+        ),
+        _ms("MoE", *routed, floats(4, 64, 32), None, floats(4, 32, 64), constants=(2, 4), k=2),
+        _ms(
+            *("QMoE", *routed, nibbles(4, 64, 16), floats(4, 64, 2), None, nibbles(4, 32, 16), floats(4, 32, 2)),
+            **{"constants": (2, 3, 5, 6), "k": 2, "block_size": 16, "activation_type": "swiglu", "swiglu_fusion": 1},
         ),
         _ms("MatMulNBits", x, nibbles(6, 2, 16), floats(12), constants=(1, 2), K=32, N=6, bits=8, block_size=16, label="8"),
         _ms("MatMulBnb4", x, nibbles(96), floats(12), constants=(1, 2), K=32, N=6, block_size=16, quant_type=1),
@@ -254,6 +263,11 @@ def _attention() -> list[NodeCase]:
             **{"results": 3, "constants": (6,), **group, "label": "packed"},
         ),
         _ms("GroupQueryAttention", *grouped[:3], *room, *lengths, results=3, constants=(6,), **group, label="room"),
+        _ms(
+            *("GroupQueryAttention", floats(2, 2, heads * 16), floats(2, 2, 32), floats(2, 2, 32)),
+            *(floats(2, 2, 16, 16), floats(2, 2, 16, 16), int32(3, 9), np.asarray(np.int32(16)), *[None] * 9, int32(2, 2)),
+            **{"results": 3, "constants": (6,), **group, "label": "lengths"},
+        ),
         _ms("RotaryEmbedding", x, positions, *CACHE, num_heads=8, rotary_embedding_dim=4),
         _ms("RotaryEmbedding", floats(batch, heads, length, 4), positions, *CACHE, label="by heads"),
         _ms("QAttention", *quantised, num_heads=heads, constants=(1, 2, 3, 4, 6, 7)),
@@ -277,6 +291,10 @@ def _attention() -> list[NodeCase]:
         ),
         _ms("CausalConvWithState", floats(batch, 8, 6), floats(8, 1, 4), results=2),
         NodeCase("Attention", [floats(1, 4, 3, 8)] * 3, {}, opset=23, label="onnx"),
+        NodeCase(
+            "Attention", [floats(2, 4, 3, 8)] + [floats(2, 2, 9, 8)] * 2 + [None] * 3 + [ints(3, 9)], opset=24, label="24"
+        ),
+        NodeCase("TensorScatter", [floats(2, 4, 9, 8), floats(2, 4, 2, 8), ints(3, 7)], {"axis": 2}, opset=24),
         NodeCase("RotaryEmbedding", [floats(1, 4, 3, 4), *CACHE, np.arange(3)[None]], {}, opset=23, label="onnx"),
         NodeCase("RMSNormalization", [x, floats(hidden)], {}, opset=23, label="onnx"),
     ]
