@@ -2,7 +2,8 @@
 
 Each referee is a table of public measurements (its README says whose). Printed per device type: the mean relative error of the
 cost model as it was before sizes counted (a roofline with one efficiency, the preset's), of the shipped preset, and of the
-model fitted to four fifths of the rows and judged on the others, and fitted to 20 rows and judged on the rest.
+model fitted to four fifths of the rows and judged on the others, and fitted to 20 rows and judged on the rest. ``helix``, a
+folder of tables, is told plan by plan.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tests.bench.machine import header
-from tests.bench.referees import gemm, nccl, neusight, vtrain
+from tests.bench.referees import gemm, helix, nccl, neusight, vtrain
 
 REFEREES = {
     "gemm": gemm.judge,
@@ -20,6 +21,7 @@ REFEREES = {
     "neusight": neusight.judge,
     "vtrain_single": vtrain.judge,
     "vtrain_multi": vtrain.judge,
+    "helix": helix.judge,
 }
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "referees"
 
@@ -34,11 +36,12 @@ def main() -> int:
         return 0
     print(header())
     for name in options.names or REFEREES:
-        if not (options.folder / f"{name}.csv").is_file():
-            print(f"skipped {name}: there is no {name}.csv in {options.folder}")
+        found = [path for path in (options.folder / f"{name}.csv", options.folder / name) if path.exists()]
+        if not found:
+            print(f"skipped {name}: there is no {name}.csv and no folder {name} in {options.folder}")
             continue
         print(f"\n{name}: mean relative error")
-        for line in REFEREES[name](options.folder / f"{name}.csv"):
+        for line in REFEREES[name](found[0]):
             print("  " + line, flush=True)
     return 0
 
