@@ -100,9 +100,9 @@ _RENAMED = {"passes": "pipeline"}
 _OF_TRAINING = frozenset(one.name for one in fields(TrainingOptions))
 
 
-def compile_options(model: str, dims: Mapping[str, int | str] | None, options: PlanOptions) -> CompileOptions:
+def compile_options(model: str, dims: Mapping[str, int | str | range] | None, options: PlanOptions) -> CompileOptions:
     """Those options as data. Raises UsageError for one that there is not, and for one of the wrong type."""
-    _require("dims", dims, Mapping[str, int | str] | None)
+    _require("dims", dims, Mapping[str, int | str | range] | None)
     plain: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for name, value in options.items():

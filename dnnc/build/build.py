@@ -65,6 +65,8 @@ PROGRAM = "plan.ir"
 PLAN = "plan.json"
 INPUTS = "inputs.npz"
 """The arrays that ``compile --inputs`` was given, one microbatch."""
+SIZE = "size."
+"""What the names of attributes of a module begin with that are the range of a dimension: ``size.seq = [1, 512]``."""
 ANNOTATED = "annotated.onnx"
 """The unsplit model, with the placement as annotations."""
 
@@ -72,12 +74,14 @@ ANNOTATED = "annotated.onnx"
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
     """Name and type of an input or output of a model, as in ONNX. ``dtype``: numpy's name, ``""`` when the value is no tensor.
-    ``shape``: a number, a name (symbolic) or None (unknown) per dimension; None when the rank is unknown. ``type``: IR text."""
+    ``shape``: a number, a name (symbolic) or None (unknown) per dimension; None when the rank is unknown. ``type``: IR text.
+    ``ranges``: of an input of a build, the least and the largest size of the names that it was compiled for a range of."""
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None
     type: str
+    ranges: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
     def of(cls, name: str, type_: Type) -> ValueInfo:
@@ -238,7 +242,8 @@ class Build:
             raise InvalidInput(InvalidPrograms(reason), where=files.where(PROGRAM)) from error
         if problems:
             raise InvalidInput(problems)
-        return build
+        ranges = ranges_of(module)
+        return replace(build, inputs=tuple(replace(port, ranges=ranges) for port in build.inputs)) if ranges else build
 
     def model(self, name: str) -> tuple[bytes, dict[str, int]]:
         """An ONNX model of the build, and the open files of the weights that it may refer to, by location."""
@@ -282,6 +287,11 @@ def _outline(text: str, where: str) -> ParseResult:
         lines.append("" if inside or symbol in ("resource", "like") else line)  # so that each line keeps its number
         inside = inside or (symbol in ("func", "stage") and line[-1:] == "{")
     return parse("\n".join([*lines, "}\n"]), where)
+
+
+def ranges_of(module: Module) -> tuple[tuple[str, int, int], ...]:
+    """Dimensions that a module leaves open, with the least and the largest size that it was compiled for."""
+    return tuple((key.removeprefix(SIZE), *attribute.value) for key, attribute in module.attributes if key.startswith(SIZE))
 
 
 def plan_of(files: Snapshot) -> Plan:

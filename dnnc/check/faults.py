@@ -182,6 +182,18 @@ class NoPlanToVerify(Fault, code="E1215"):
     missing: str
 
 
+class PlanOfOpenSizes(Fault, code="E1220"):
+    """A build that takes any size in a range was planned for the largest; its programs have no numbers to count."""
+
+    message = (
+        "the sizes of this build are open ({dimension} from {least} to {most}), so its seconds and bytes cannot be counted"
+    )
+    hint = "verify the plan for the largest size: compile with --dim {dimension}={most} --mesh none --plan-only"
+    dimension: str
+    least: int
+    most: int
+
+
 class PlanMalformed(Fault, code="E1216"):
     """The plan.json of a directory is no plan."""
 

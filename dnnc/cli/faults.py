@@ -138,6 +138,24 @@ class NotADimension(Fault, code="E0116"):
     found: str
 
 
+class NotARange(Fault, code="E0126"):
+    """A range of sizes is LEAST..MOST, two whole numbers, the smaller one first."""
+
+    message = "found '{found}' for {name}, expected LEAST..MOST, such as 1..512"
+    name: str
+    found: str
+
+
+class RangeNotTaken(Fault, code="E0142"):
+    """'dnnc compile' makes builds that take any size in a range. Other commands look at a model of one size."""
+
+    message = "{name} has a range, {least} to {most}; this command takes one size"
+    hint = "--dim {name}={most}"
+    name: str
+    least: int
+    most: int
+
+
 class UnknownPassToPrint(Fault, code="E0117"):
     """--print-before and --print-after name passes. There is no pass of this name."""
 

@@ -159,7 +159,12 @@ class PlannedModel:
         from passes.framework.pipeline import pipeline_text
         from passes.graph.folding import expand
 
-        module = expand(self._manager(self.pipeline, start_after=self.done).run(self.module, self.context))
+        module = self.module
+        if self.options.ranges and not self.options.plan_only:
+            from dnnc.compile.ranges import with_open_sizes
+
+            module = with_open_sizes(module, self.options, self.pipeline, self.context)
+        module = expand(self._manager(self.pipeline, start_after=self.done).run(module, self.context))
         with self._clock.step("write", without="load-test"):
             manifest = _written(self._loaded, module, out, self.pipeline, self.context, self._clock)
         explanation, plan = None, module.first(Plan)
@@ -260,11 +265,13 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     compiled."""
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
+    from dnnc.compile.ranges import of_ranges
     from dnnc.machines import machines_of
     from dnnc.onnx.model import require_bound
     from passes.graph.folding import expand
 
     # Faults of options come before a long read.
+    options = of_ranges(options)
     pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
     trains = asks_training(options) or bool(options.pipeline)
     topology = machines if machines is not None else machines_of(options.topology, sink, progress, training=trains)
@@ -273,7 +280,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     bytes_needed = not options.plan_only and options.weights != "none"
     imported = load_model(
         options.model,
-        options.dims,
+        options.largest,
         sink,
         allow_missing_weights=not bytes_needed and given is None,
         arrays=given.shapes if given is not None else None,

@@ -280,6 +280,16 @@ class WrongUpdate(Fault, code="E1032"):
     reason: str
 
 
+class RangesOfInference(Fault, code="E1040"):
+    """A build takes any size in a range where no layout splits the dimension, and where nothing else asks for one size."""
+
+    message = "a range of sizes is for inference without meshes and measured inputs, and there is {found}"
+    hint = "give one size: --dim {name}={most}"
+    name: str
+    most: int
+    found: tuple[str, ...]
+
+
 class RateFunctionMissing(Fault, code="E1033"):
     """The function that gives the learning rate's factors cannot be imported."""
 

@@ -25,7 +25,8 @@ TAG = SEARCHES[1]
 class CompileOptions:
     """What to compile, for what, how, and where to.
 
-    - Reading: ``dims`` bind symbolic dimensions; ``limits`` bound what the model may ask for; ``inputs`` is an ``.npz`` of
+    - Reading: ``dims`` bind symbolic dimensions; a ``range`` is of the sizes that the build takes, of which the largest is
+      planned (``compile.ranges``); ``limits`` bound what the model may ask for; ``inputs`` is an ``.npz`` of
       arrays by input, whose shapes bind dimensions, and on whose first microbatch sizes that depend on values are measured.
     - Stages: a new one begins after each tensor of ``cuts``; ``pins`` maps ops to devices; ``stages`` is their number (None:
       the best); ``replicas`` the most devices of a stage; ``pieces`` the most stages of a device (latency). Where these leave
@@ -44,7 +45,7 @@ class CompileOptions:
     model: str
     topology: str = ""
     out: Path | None = None
-    dims: Mapping[str, int | str] = field(default_factory=dict)
+    dims: Mapping[str, int | str | range] = field(default_factory=dict)
     limits: Limits = LIMITS
     cuts: tuple[str, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +74,16 @@ class CompileOptions:
     search: str = ""
     prior: Path | None = None
     iterations: int | None = None
+
+    @property
+    def largest(self) -> dict[str, int | str]:
+        """``dims`` with the largest size of each range."""
+        return {name: size.stop - 1 if isinstance(size, range) else size for name, size in self.dims.items()}
+
+    @property
+    def ranges(self) -> dict[str, range]:
+        """Those of ``dims`` that are ranges."""
+        return {name: size for name, size in self.dims.items() if isinstance(size, range)}
 
 
 class Excluder(Enum):

@@ -96,7 +96,8 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
         return []
     given = {
         f"--stages {options.stages}": options.stages,
-        f"--mesh {options.mesh}": options.mesh,
+        f"--mesh {options.mesh}": options.mesh and not options.ranges,
+        "a range of sizes, which meshes have not": options.ranges,
         f"--replicas {options.replicas}": (options.replicas or len(topology.devices)) < len(topology.devices),
         "--cut": options.cuts,
         "--pin": options.pins,

@@ -179,6 +179,32 @@ class InputOfWrongShape(Fault, code="E0418"):
     """Shapes of several microbatches, each after a comma."""
 
 
+class SizeOutOfRange(Fault, code="E0422"):
+    """A build takes the sizes that it was compiled for: --dim NAME=LEAST..MOST."""
+
+    message = "dimension {axis} of input '{name}' is {size}, and the build takes {dimension} from {least} to {most}"
+    hint = "compile the model for a wider range: --dim {dimension}=LEAST..MOST"
+    name: str
+    axis: int
+    size: int
+    dimension: str
+    least: int
+    most: int
+
+
+class SizesDiffer(Fault, code="E0423"):
+    """Dimensions of one name have one size in a microbatch."""
+
+    message = "dimension {axis} of input '{name}' is {size}, and {dimension} is {before} in input '{other}'"
+    hint = "the inputs of a microbatch have one size for each dimension"
+    name: str
+    axis: int
+    size: int
+    dimension: str
+    before: int
+    other: str
+
+
 class InputUnreadable(Fault, code="E0419"):
     """The arrays of an input do not form its value: a part is missing, or a text is not UTF-8."""
 

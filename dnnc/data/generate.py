@@ -26,7 +26,7 @@ from ir.system.host import local_memory
 from passes.meshes.reshard_ops import without_reshards
 
 SYMBOL_SIZE = 2
-"""Size given to a dimension that the plan left symbolic."""
+"""Size given to a dimension that the plan left symbolic, without a range."""
 DEFAULT_LIMIT = 10
 """Integers that nothing constrains stay below this."""
 DRAWN_AHEAD = 1 / 16
@@ -260,8 +260,9 @@ def _value(port: ValueInfo, demand: Demand, sizes: dict[str, int], generator: np
         if port.type.startswith("optional"):
             return None
         raise InvalidInput(NoRandomValue(port.name, port.type))
+    largest = {name: most for name, _, most in port.ranges}
     shape = tuple(
-        dim if isinstance(dim, int) else sizes.setdefault(dim, SYMBOL_SIZE) if isinstance(dim, str) else SYMBOL_SIZE
+        dim if isinstance(dim, int) else sizes.setdefault(dim, largest.get(dim, SYMBOL_SIZE)) if dim else SYMBOL_SIZE
         for dim in port.shape or ()
     )
     if port.dtype == "string":

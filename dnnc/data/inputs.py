@@ -12,7 +12,7 @@ An ``.npz`` holds one array per model input, under its name. The shape of an arr
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from dnnc.data.faults import (
     InputUnreadable,
     NoFolderForOutput,
     OutputIsFolder,
+    SizeOutOfRange,
+    SizesDiffer,
     UnequalMicrobatches,
     UnknownInput,
 )
@@ -186,13 +188,33 @@ def check_inputs(
         else:
             sink.error(UnknownInput(name, tuple(port.name for port in ports)), where=where)
     sink.raise_errors()
+    found: dict[str, tuple[int, str]] = {}
     for port in ports:
         if port.dtype:
             value = arrays[port.name]
             value = value if isinstance(value, Header) else np.asarray(value)
-            if _mode(port, value, microbatches)[0] == "wrong":
+            if (mode := _mode(port, value, microbatches)[0]) == "wrong":
                 sink.error(_wrong_shape(port, value, microbatches), where=where)
+            elif port.ranges:
+                shape = value.shape[1:] if mode == "stacked" else value.shape
+                for fault in _out_of_range(port, shape, found):
+                    sink.error(fault, where=where)
     sink.raise_errors()
+
+
+def _out_of_range(port: ValueInfo, shape: Sequence[int], found: dict[str, tuple[int, str]]) -> Iterator[Fault]:
+    """Faults of sizes beyond the ranges that a build was compiled for, and of a size that another input has otherwise.
+    ``found``: sizes by name, each with the input that it was found in; those of ``port`` are added."""
+    ranges = {name: (least, most) for name, least, most in port.ranges}
+    for axis, (size, name) in enumerate(zip(shape, port.shape or (), strict=True)):
+        if not isinstance(name, str) or name not in ranges:
+            continue
+        least, most = ranges[name]
+        before, other = found.setdefault(name, (size, port.name))
+        if not least <= size <= most:
+            yield SizeOutOfRange(port.name, axis, size, name, least, most)
+        elif size != before:
+            yield SizesDiffer(port.name, axis, size, name, before, other)
 
 
 def _check_dtype(port: ValueInfo, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:

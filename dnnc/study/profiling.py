@@ -38,7 +38,7 @@ def costed(
         build_pipeline(options)  # refuses options that only a training step has
     progress("load the model", None)
     topology = machines_of(options.topology, sink, progress)
-    imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
+    imported = load_model(options.model, options.largest, sink, allow_missing_weights=True, limits=options.limits)
     imported.files.digests()  # verified before its weights are read
     module = with_topology(expand(imported.module), topology)
     require_bound(module, options.model)

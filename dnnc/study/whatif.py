@@ -248,7 +248,7 @@ def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, p
     from passes.graph.folding import expand
 
     progress("load the model", None)
-    imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
+    imported = load_model(options.model, options.largest, sink, allow_missing_weights=True, limits=options.limits)
     module = expand(imported.module)
     if profiled := is_profiled(options.model, module):
         options = of_profile(options, with_topology(module, topology))

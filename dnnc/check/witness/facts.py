@@ -155,8 +155,11 @@ def stated_memory(module: Module) -> int | None:
 
 def facts_of(module: Module, where: str) -> Facts:
     """The numbers of the module of a ``plan.ir``. Raises InvalidInput where it has no plan or no machines."""
-    from dnnc.check.faults import NoPlanToVerify
+    from dnnc.build.build import ranges_of
+    from dnnc.check.faults import NoPlanToVerify, PlanOfOpenSizes
 
+    if ranges := ranges_of(module):
+        raise InvalidInput(PlanOfOpenSizes(*ranges[0]), where=where)
     whole = expand(module)
     plan, topology = whole.first(Plan), whole.first(Topology)
     if plan is None or topology is None:

@@ -103,7 +103,7 @@ def compile_(
         model=model,
         topology=topology,
         out=out,
-        dims=opt.parse_dims(dim),
+        dims=opt.parse_sizes(dim),
         limits=opt.parse_limits(limit),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),

@@ -16,9 +16,11 @@ from dnnc.cli.faults import (
     NotADimension,
     NotALimit,
     NotAPair,
+    NotARange,
     NotAStageCount,
     NotFinite,
     ObjectiveOfSolve,
+    RangeNotTaken,
     UnknownLimit,
     UnknownObjective,
 )
@@ -176,7 +178,8 @@ DimOption = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=VALUE",
-        help="Bind a symbolic dimension, by its name or as INPUT.AXIS: a number, or another's name. Repeatable.",
+        help="Bind a symbolic dimension, by its name or as INPUT.AXIS: a number, another's name, or (compile) the range of "
+        "sizes that a build shall take, 1..512, planned for the largest. Repeatable.",
     ),
 ]
 LimitOption = Annotated[
@@ -310,7 +313,23 @@ def parse_limits(items: Iterable[str] | None) -> Limits:
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
     """``--dim`` options: a number, 0 for an empty dimension, or the name of another dimension. Raises UsageError."""
     dims: dict[str, int | str] = {}
+    for name, value in parse_sizes(items).items():
+        if isinstance(value, range):
+            raise UsageError(RangeNotTaken(name, value.start, value.stop - 1), where="--dim")
+        dims[name] = value
+    return dims
+
+
+def parse_sizes(items: Iterable[str] | None) -> dict[str, int | str | range]:
+    """``--dim`` options that may be a range too: ``1..512``. Raises UsageError."""
+    dims: dict[str, int | str | range] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
+        least, dots, most = value.partition("..")
+        if dots and least.isdecimal() and most.isdecimal():
+            if len(most) > 19 or not int(least) <= int(most):
+                raise UsageError(NotARange(name, value[:40]), where="--dim")
+            dims[name] = range(int(least), int(most) + 1)
+            continue
         if value.lstrip("+-").isdecimal():
             if len(value) > 19 or int(value) < 0:
                 raise UsageError(NotADimension(name, value[:40]), where="--dim")
