@@ -121,8 +121,8 @@ def plan(
 
     ``model``: the path of an ONNX file, ``zoo:NAME``, an ``onnx.ModelProto``, or a ``torch.nn.Module`` with example arguments
     ``args`` (``dnnc.from_torch``). ``machines``: the path of a topology, ``preset:NAME``, or a ``Topology``. ``dims`` bind
-    symbolic dimensions, by name or as ``INPUT.AXIS``: numbers, other names, or the ``range`` of sizes that a build takes. ``progress`` is called with what is done and with its share of the work,
-    or None. ``options``: ``dnnc.PlanOptions``.
+    symbolic dimensions, by name or as ``INPUT.AXIS``: numbers, other names, or the ``range`` of sizes that a build takes.
+    ``progress`` is called with what is done and with its share of the work, or None. ``options``: ``dnnc.PlanOptions``.
 
     Raises ``DnncError``: ``InvalidInput`` for a model or topology that cannot be read or planned, ``UsageError`` for options
     that make no sense, ``Infeasible`` where no plan fits. Warnings are ``DnncWarning``."""
