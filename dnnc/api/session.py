@@ -3,6 +3,8 @@
 Any thread may call it. Each call is one microbatch; several are in flight at a time, as many as ``in_flight`` says, and calls
 wait beyond that. What is wrong with a call is raised by that call, and the session goes on: arrays that are not those of the
 model, and values for which a program raises an error. If a device ends, the session has ended: every call raises why.
+
+A session of a language model whose states stay in its devices takes no microbatches: it generates tokens (``generate``).
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import InputUnreadable
 from dnnc.data.inputs import check_inputs, split_microbatches
+from dnnc.engines.onnxruntime.decoding.answers import Answer, Request
+from dnnc.engines.onnxruntime.decoding.decoder import Decoder
+from dnnc.engines.onnxruntime.decoding.faults import GeneratesTokens, NoDecoding
 from dnnc.engines.onnxruntime.run import processes_on
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
@@ -71,7 +76,12 @@ class Session:
         }
         with python_terms(), ExitStack() as stack:
             processes = stack.enter_context(processes_on(files, options, cluster, lambda diagnostic: warn([diagnostic])))
-            self._stream = stack.enter_context(Stream(files, options, in_flight, processes))
+            self._decoding = files.decoding if files.decoding is not None and files.decoding.generates else None
+            self._running: Stream | Decoder
+            if self._decoding is not None:
+                self._running = stack.enter_context(Decoder(files, options, processes))
+            else:
+                self._running = stack.enter_context(Stream(files, options, in_flight, processes))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Session:
@@ -86,13 +96,21 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """The most microbatches under way."""
+        """The most microbatches under way; of a language model, the most sequences."""
+        if self._decoding is not None:
+            return self._decoding.batch * self._decoding.groups
         return self._stream.in_flight
 
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of the devices."""
-        return self._stream.processes
+        return self._running.processes
+
+    @property
+    def _stream(self) -> Stream:
+        if isinstance(self._running, Stream):
+            return self._running
+        raise UsageError(GeneratesTokens(), where=str(self._files.folder))
 
     def get_inputs(self) -> list[Argument]:
         return list(map(Argument.of, self._files.inputs))
@@ -100,14 +118,41 @@ class Session:
     def get_outputs(self) -> list[Argument]:
         return list(map(Argument.of, self._files.outputs))
 
+    def generate(
+        self,
+        ids: Iterable[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Iterable[int] | int = (),
+    ) -> Answer:
+        """The tokens that follow ``ids``, one by one as they come: an iterator, and with ``async for`` one of asyncio. Any
+        thread may ask; several answers are generated together, and what waits for a place begins when another ends.
+
+        Ends after ``max_tokens`` (None: no limit), before a token of ``stop``, or when prompt and answer fill the context of
+        the build; ``answer.reason`` says which. ``answer.close()`` asks for no more. With ``temperature`` 0 each token is the
+        most likely one. Else it is drawn from the ``top_k`` most likely ones (0: all), of them from the fewest that have the
+        probability ``top_p`` together, with random numbers of ``seed``: the same request has the same answer.
+
+        Raises InvalidInput for ids that are not the model's, no ids, or too many for the context; UsageError for numbers out of
+        range, and for a build that is of no language model. The iterator raises RuntimeFailure where a device ends."""
+        with python_terms():
+            if self._decoding is None or isinstance(self._running, Stream):
+                raise UsageError(NoDecoding(), where=str(self._files.folder))
+            request = Request.of(self._decoding, ids, max_tokens, temperature, top_k, top_p, seed, stop)
+            return self._running.ask(request)
+
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Outputs:
         """The outputs of these names, all for none, of one microbatch: arrays by input name, each in the shape of its input.
 
         Raises InvalidInput for arrays that are not those of the model, RuntimeFailure where a program raises an error."""
-        wanted = self._wanted(output_names)
+        wanted, stream = self._wanted(output_names), self._stream
         values = self._values(input_feed)
         with python_terms():
-            future = self._stream.submit(values)
+            future = stream.submit(values)
             assert future is not None
             outputs = future.result()
         return [outputs[name] for name in wanted]
@@ -163,9 +208,10 @@ class Session:
 
     def _submitted(self, feeds: Feeds, wanted: Sequence[str], *, block: bool = True) -> Any:
         """The future of a microbatch whose arrays are copied first; None where it would have to wait and not ``block``."""
+        stream = self._stream
         values = {name: _own(value) for name, value in self._values(feeds).items()}
         with python_terms():
-            computed = self._stream.submit(values, block=block)
+            computed = stream.submit(values, block=block)
         if computed is None:
             return None
         future: Future[Outputs] = Future()

@@ -2,7 +2,8 @@
 
 ``Build.open`` verifies the files (``dnnc.build.snapshot``) and makes typed data for the runtime of ``plan.ir``, which says all
 that runs: the machines, the stages, the programs of their devices, the schedule and the plan. ``plan.json`` is to be edited and
-replayed, and no runtime reads it; ``manifest.json`` has digests, and where the model came from.
+replayed, and the runtime reads its entry ``decoding`` alone (``dnnc.build.decoding``); ``manifest.json`` has digests, and where
+the model came from.
 
 What the runtime needs stands in a few lines of ``plan.ir``, so ``outline`` parses these alone: no resources and no bodies of
 functions and stages. A program there consists of messages, collectives and ``dnnc.segment``, each an ONNX model of ``stages/``.
@@ -18,13 +19,14 @@ The plan.ir of a ``dnnc.build/1``, which older versions wrote, has no programs: 
 seconds. What its manifest says of stages besides is not read.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
-``report.html``, ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
+``report.html``, ``stages/stageK.onnx`` (with states ``stageK.prompt.onnx`` too), or ``stages/stageK.memberI.segmentJ.onnx`` for
+a stage on a mesh, and the weights in
 ``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -32,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.collective import Collective
+from dnnc.build.decoding import Decoding, prompt_name
 from dnnc.build.faults import (
     BrokenStage,
     BuildForTraining,
@@ -51,6 +54,7 @@ from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import Diagnostic, Fault, InvalidInput
 from ir.core.module import Func, Mesh, Module, Plan, Program, Schedule, Stage
 from ir.core.names import bare
+from ir.core.ops import Value
 from ir.core.topology import Topology
 from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import rows
@@ -158,7 +162,8 @@ class Build:
     they were written, ``shared``, ``per-stage`` or ``none`` (such a build cannot run). ``schedule``: the actions that each
     device repeats for a stream. ``providers``: the execution providers that device types name. ``cores``: of devices with
     several. ``cpus``: the host of every CPU device of the topology, in its order, also of those without a stage. ``given``:
-    whether the inputs of ``compile --inputs`` are in it; None where there were none."""
+    whether the inputs of ``compile --inputs`` are in it; None where there were none. ``decoding``: the states, None where there
+    are none; they are among no ``inputs`` and ``outputs``."""
 
     files: Snapshot
     plan: Plan
@@ -172,6 +177,7 @@ class Build:
     cores: Mapping[str, int] = field(default_factory=dict)
     cpus: Mapping[str, str] = field(default_factory=dict)
     given: bool | None = None
+    decoding: Decoding | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -223,13 +229,16 @@ class Build:
         if module.first(Program) is None:
             module = _with_programs(files)
         _verify(module, files)
+        decoding = read_decoding(files)
+        inside = {name for state in decoding.states for name in (state.name, state.result)} if decoding is not None else set()
         try:
             build = cls(
                 files=files,
                 plan=_plan(module, files),
-                stages=_stages(module),
-                inputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in module.entry.args),
-                outputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in module.entry.results),
+                stages=tuple(_without(stage, inside) for stage in _stages(module)),
+                inputs=tuple(port for port in map(_port, module.entry.args) if port.name not in inside),
+                outputs=tuple(port for port in map(_port, module.entry.results) if port.name not in inside),
+                decoding=decoding,
                 weights=weights,
                 source=source,
                 schedule=_schedule(module),
@@ -331,6 +340,32 @@ def read_source(files: Snapshot) -> Source:
     if not isinstance(data, dict):
         raise InvalidInput(InvalidManifest("'data' of 'source' is no object"), where=files.where(MANIFEST))
     return Source(str(entry.get("spec", "")), str(entry.get("sha256", "")), data)
+
+
+def read_decoding(files: Snapshot) -> Decoding | None:
+    """What ``plan.json`` says of decoding; None where it says nothing. Raises InvalidInput."""
+    if b'"decoding"' not in files.contents.get(PLAN, b""):
+        return None
+    entry = files.json(PLAN).get("decoding")
+    if entry is None:
+        return None
+    try:
+        return Decoding.from_json(entry)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"'decoding' lacks '{error.args[0]}'" if isinstance(error, KeyError) else str(error)
+        raise InvalidInput(InvalidPrograms(reason), where=files.where(PLAN)) from error
+
+
+def _port(value: Value) -> ValueInfo:
+    return ValueInfo.of(bare(value.name), value.type)
+
+
+def _without(stage: StageProgram, inside: Collection[str]) -> StageProgram:
+    """The stage without inputs and outputs of these names."""
+    if not inside:
+        return stage
+    inputs, outputs = (tuple(p for p in ports if p.name not in inside) for ports in (stage.inputs, stage.outputs))
+    return replace(stage, inputs=inputs, outputs=outputs)
 
 
 def _with_programs(files: Snapshot) -> Module:
@@ -435,7 +470,10 @@ def _stage(
 def _missing_files(build: Build) -> list[Diagnostic]:
     """Stage models that the manifest does not list, and weights that a model refers to and it does not list."""
     problems: list[Diagnostic] = []
-    for model in dict.fromkeys(name for stage in build.stages for name in stage.models):
+    names = dict.fromkeys(name for stage in build.stages for name in stage.models)
+    if build.decoding is not None and build.decoding.chunk > 1:
+        names |= dict.fromkeys(prompt_name(stage.model) for stage in build.stages if stage.model)
+    for model in names:
         try:
             referred = locations(build.files.read(model)) if build.weights != "none" else ()
         except InvalidInput as error:

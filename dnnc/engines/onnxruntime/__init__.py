@@ -6,6 +6,7 @@
 - ``errors``: how a run fails;
 - ``worker``: the process of a device; ``rows``: how it follows its row of the schedule; ``member``: the program of a mesh's
   member;
+- ``decoding``: language models, whose caches stay in the processes of their stages;
 - ``session``: ONNX Runtime sessions; ``transport``: how processes exchange tensors;
 - ``probe``: a process that measures its cores; ``faults``: what is refused, and why.
 

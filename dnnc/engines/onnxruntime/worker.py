@@ -52,7 +52,8 @@ class Worker:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         provider = Provider.from_json(config["provider"])
-        self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
+        self.settings = Settings(config["threads"], config["spin"], config["optimize"], provider)
+        self.executor: Executor = OnnxRuntime(self.settings)
         self.control = int(config["control"])
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
@@ -147,7 +148,7 @@ class Worker:
             stage["stage"],
             stage["first"],
             stage["every"],
-            self.member(stage) if "segments" in stage else self.whole(stage),
+            self.stateful(stage) if "decoding" in stage else self.member(stage) if "segments" in stage else self.whole(stage),
             [[end and self.transport.incoming(end) for end in ends] for ends in stage["receives"]],
             [[end and self.transport.outgoing(end) for end in ends] for ends in stage["sends"]],
             [self.transport.incoming(end) for end in stage["feeds"]],
@@ -157,6 +158,20 @@ class Worker:
     def whole(self, stage: Mapping[str, Any]) -> Loaded:
         """The program of a stage that is not split over a mesh."""
         program = self.program(stage["model"], _specs(stage["outputs"]))
+        require_used([program], self.config["provider"]["provider"])
+        return program
+
+    def stateful(self, stage: Mapping[str, Any]) -> Loaded:
+        """The program of a stage whose states stay in this process."""
+        from dnnc.engines.onnxruntime.decoding.states import StatefulProgram
+
+        told = stage["decoding"]
+        offset, size, weights = stage["model"]
+        step, prompt = read_memory(self.config["programs"], offset, size), None
+        if "prompt" in told:
+            offset, size, _ = told["prompt"]
+            prompt = read_memory(self.config["programs"], offset, size)
+        program: Loaded = StatefulProgram((step, prompt), told, _specs(stage["outputs"]), self.settings, weights)
         require_used([program], self.config["provider"]["provider"])
         return program
 

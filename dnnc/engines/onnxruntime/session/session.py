@@ -28,7 +28,8 @@ class Settings:
     """How to open a session. ``threads``: of onnxruntime; ``spin``: whether idle threads wait busily; ``optimize``:
     onnxruntime's graph optimisations; ``provider``: the execution provider. ``folder``: holds the external data, unless open
     files do; ``profile``: prefix of the path of a profile to write, empty for none; ``folded_bytes``: the largest constant that
-    onnxruntime may compute when it loads the model, 0 for its own limit."""
+    onnxruntime may compute when it loads the model, 0 for its own limit. ``packed``: whether products keep a packed copy of
+    their weights, which a product of few rows needs."""
 
     threads: int = 1
     spin: bool = False
@@ -37,6 +38,7 @@ class Settings:
     folder: str = ""
     profile: str = ""
     folded_bytes: int = 0
+    packed: bool = True
 
 
 def require_used(programs: Iterable[Loaded], provider: str) -> None:
@@ -72,6 +74,8 @@ def open_session(model: bytes, settings: Settings, weights: Mapping[str, int] | 
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if not settings.optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if not settings.packed:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if limit := settings.folded_bytes:
             options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(limit))
         if settings.profile:

@@ -132,6 +132,8 @@ class HostProcesses:
             "sinks": [self._filled(end, 0, passed) for end in stage["sinks"]],
         }
         if "group" not in stage:
+            if "prompt" in (told := stage.get("decoding", {})):
+                config["decoding"] = {**told, "prompt": models.places[told["prompt"]]}
             return {**config, "model": models.places[stage["model"]]}
         config["segments"] = [(level, models.places[name], outputs) for level, name, outputs in stage["segments"]]
         return {**config, "group": self._member(stage["group"], passed)}
@@ -237,7 +239,8 @@ def models_of(roles: Iterable[Role]) -> tuple[str, ...]:
     """Names of the stage models of these roles, each once."""
     stages = [stage for role in roles for stage in role["stages"]]
     every = ([name for _, name, _ in stage["segments"]] if "group" in stage else [stage["model"]] for stage in stages)
-    return tuple(dict.fromkeys(name for names in every for name in names))
+    prompts = [[stage["decoding"]["prompt"]] for stage in stages if "prompt" in stage.get("decoding", {})]
+    return tuple(dict.fromkeys(name for names in (*every, *prompts) for name in names))
 
 
 __all__ = ["HostProcesses", "StageFiles", "models_of"]

@@ -8,7 +8,8 @@ of stage models in memory. ``starter.host`` fills these in.
 - ``peers``: names of the processes that it reaches by the network, those of devices and ``STARTER``; empty on one host;
 - ``lanes``: of each lane of the device's row the actions (kind, stage, offset, channel), transfers first;
 - ``stages``: of each stage its number, the microbatches that it works on (``first``, ``every``), its ends of links, and either
-  ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``.
+  ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``; in a build with states
+  ``decoding`` (``dnnc.engines.onnxruntime.decoding.wiring``).
 
 The end of a link is ``[transport, edge, place]`` (``transport.opening``). Its place is the number of the link in shared memory,
 and between hosts that number and the name of the process at the other end. ``group`` has the collectives of a stage on a mesh,
@@ -24,6 +25,7 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from dnnc.build.build import Build, StageProgram
+from dnnc.engines.onnxruntime.decoding.wiring import role_of
 from dnnc.engines.onnxruntime.transport.edge_group import member_edge
 from dnnc.engines.onnxruntime.transport.edges import FEEDER
 from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY, NETWORK
@@ -162,7 +164,8 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
     }
     if not stage.members:
         specs = output_specs(build, place.stage)
-        return {**common, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
+        states = {"decoding": role_of(build, stage)} if build.decoding is not None else {}
+        return {**common, **states, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
     program = stage.members[place.position]
     leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape in end[1][2]}
     return {

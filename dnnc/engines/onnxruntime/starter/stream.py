@@ -55,7 +55,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Feed:
+class FeedQueue:
     """A link to a device, and the microbatches that go through it, in order."""
 
     end: StarterEnd
@@ -112,7 +112,7 @@ class Stream:
 
     def _begin(self) -> None:
         """Uses the processes, which have just started."""
-        self._feeds = [_Feed(end) for end in self._pipeline.feeds]
+        self._feeds = [FeedQueue(end) for end in self._pipeline.feeds]
         self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
         self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
         self._count = 0
@@ -280,4 +280,4 @@ class Stream:
             request.future.set_result({port.name: outputs[port.name] for port in self.build.outputs})
 
 
-__all__ = ["IN_FLIGHT", "Stream"]
+__all__ = ["IN_FLIGHT", "FeedQueue", "Stream"]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dnnc.build.collective_faults import collective_faults
-from dnnc.build.members import collectives_of, model_name
+from dnnc.build.members import collective_faults, collectives_of, model_name
 from dnnc.build.segments import StageSegments
 from dnnc.engines.onnxruntime.faults import ValueNotExchanged
 from dnnc.engines.onnxruntime.write.member_weights import PARTS_FILE, MemberWeights, PartsFile, Progress, member_weights

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.build.collective import SMALL, Collective
-from dnnc.build.collective_faults import collective_faults
+from dnnc.build.members import collective_faults
 from dnnc.engines.onnxruntime.transport.collectives import Exchange, combine, even_slices
 from dnnc.engines.onnxruntime.transport.sharing import places
 from dnnc.onnx.elements import BY_NAME, BY_NUMBER, from_carrier, to_carrier, user_dtype

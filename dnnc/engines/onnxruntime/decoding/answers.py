@@ -1,0 +1,151 @@
+"""A request for tokens and its answer, which arrives token by token in the thread, or the asyncio task, that asked."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import operator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from dnnc.build.decoding import Decoding
+from dnnc.engines.onnxruntime.decoding.faults import PromptEmpty, PromptTooLong, SamplingOutOfRange, TokenOutOfRange
+from ir.core.diagnostics import Fault, InvalidInput, UsageError
+
+STOP, LENGTH, CONTEXT, CLOSED = "stop", "length", "context", "closed"
+"""Why an answer ended: a token of ``stop``, ``max_tokens``, the longest context, or ``Answer.close``."""
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. ``ids``: the prompt; ``max_tokens``: of the answer, None for what the context holds; ``stop``: tokens
+    that end the answer and are no part of it. How tokens are drawn: ``sampling.next_token``."""
+
+    ids: tuple[int, ...]
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        decoding: Decoding,
+        ids: Iterable[int],
+        max_tokens: int | None,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        seed: int,
+        stop: Iterable[int] | int,
+    ) -> Request:
+        """Raises InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range."""
+        tokens = tuple(operator.index(token) for token in ids)
+        ends = frozenset([stop] if isinstance(stop, int) else map(operator.index, stop))
+        for good, name, value, expected in (
+            (max_tokens is None or max_tokens >= 1, "max_tokens", max_tokens, "1 or more"),
+            (math.isfinite(temperature) and temperature >= 0, "temperature", temperature, "0 or more"),
+            (0 <= top_k <= _MOST, "top_k", top_k, "0 or more"),
+            (0 < top_p <= 1, "top_p", top_p, "a number above 0, at most 1"),
+            (-_MOST <= seed <= _MOST, "seed", seed, "an integer of 64 bits"),
+        ):
+            if not good:
+                raise UsageError(SamplingOutOfRange(name, str(value), expected))
+        fault: Fault | None = None
+        if not tokens:
+            fault = PromptEmpty()
+        elif wrong := [token for token in tokens if not 0 <= token < decoding.vocabulary]:
+            fault = TokenOutOfRange(wrong[0], decoding.vocabulary - 1)
+        elif len(tokens) >= decoding.context:
+            fault = PromptTooLong(len(tokens), decoding.context, decoding.context - 1)
+        if fault is not None:
+            raise InvalidInput(fault, where="ids")
+        return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends)
+
+
+class Answer(Iterator[int], AsyncIterator[int]):
+    """The tokens of an answer as they come: an iterator, and one of asyncio. ``reason``: why it ended, empty until then."""
+
+    def __init__(self, request: Request, leave: Callable[[Answer], None]) -> None:
+        """``leave`` is called, from any thread, when nobody wants more tokens."""
+        self.request = request
+        self.reason = ""
+        self._leave = leave
+        self._queue: SimpleQueue[int | BaseException | None] = SimpleQueue()
+        self._wake: Callable[[], object] | None = None
+        self._ended = False
+
+    def __iter__(self) -> Answer:
+        return self
+
+    def __next__(self) -> int:
+        if self._ended:
+            raise StopIteration
+        token = self._taken(self._queue.get())
+        if token is None:
+            raise StopIteration
+        return token
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> int:
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(came.set)
+        try:
+            while not self._ended and self._queue.empty():
+                await came.wait()
+                came.clear()
+        finally:
+            self._wake = None
+        token = None if self._ended else self._taken(self._queue.get())
+        if token is None:
+            raise StopAsyncIteration
+        return token
+
+    def close(self) -> None:
+        """Asks for no more tokens: the answer's place is free for another after the step under way."""
+        if not self._ended:
+            self._leave(self)
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _taken(self, item: int | BaseException | None) -> int | None:
+        if isinstance(item, int):
+            return item
+        self._ended = True
+        if item is not None:
+            raise item
+        return None
+
+    # From the thread of the decoder
+
+    def put(self, token: int) -> None:
+        self._tell(token)
+
+    def end(self, reason: str) -> None:
+        self.reason = reason
+        self._tell(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._tell(error)
+
+    def _tell(self, item: int | BaseException | None) -> None:
+        self._queue.put(item)
+        wake = self._wake
+        if wake is not None:
+            try:
+                wake()
+            except RuntimeError:  # its loop was closed meanwhile
+                self._wake = None
+
+
+__all__ = ["CLOSED", "CONTEXT", "LENGTH", "STOP", "Answer", "Request"]

@@ -1,0 +1,317 @@
+"""Generates tokens for many requests at once: the starter's side of decoding.
+
+The build has ``groups`` of ``batch`` *places*; a request takes a free one and keeps it until its answer ends. A step of a group
+works on all its places; groups are in flight in turn, at most one step of each. One thread feeds steps and takes their tokens.
+
+A place knows the tokens of its sequence, prompt and answer, and how many of them its caches have. As long as some place of a
+group lacks more than one, steps of the group are those of the prompt program: each place supplies up to ``chunk`` of what its
+caches lack, so that others go on by a token. What lies behind a place's last token in a chunk is overwritten before anyone sees
+it. A chunk begins early enough to end within the context: there it writes some tokens again, with the same values.
+
+Invariants:
+1. at most one step of a group is under way, so caches are those of the tokens that a place counts as ``cached``;
+2. the tokens of an answer depend on its request alone: another request that leaves or joins the group changes no other place;
+3. once a device has ended, or ``close`` is called, every answer that has not ended has an error. Where processes may be started
+   again (``Pipeline.recover``), caches are computed again from the tokens that places keep.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections import deque
+from copy import copy
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnnc.build.build import Build
+from dnnc.engines.onnxruntime.decoding.answers import CLOSED, CONTEXT, LENGTH, STOP, Answer, Request
+from dnnc.engines.onnxruntime.decoding.wire import (
+    CONTROL,
+    PROMPT,
+    STEP,
+    TOKENS,
+    control_table,
+    float_bits,
+)
+from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
+from dnnc.engines.onnxruntime.errors import Lost
+from dnnc.engines.onnxruntime.faults import SessionClosed
+from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Pipeline
+from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
+from dnnc.engines.onnxruntime.starter.stream import FeedQueue
+from dnnc.engines.onnxruntime.transport.codec import Raw
+from dnnc.onnx.elements import BY_NAME
+from ir.core.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.starting import FarProcesses
+
+_INT64 = BY_NAME["int64"].number
+
+
+@dataclass(slots=True)
+class Place:
+    """Sequence ``number`` of a group. ``kept``: the tokens of its sequence; ``cached``: how many of them its caches have, of
+    the steps under way too; ``drawn``: tokens of its answer; ``reset``: another sequence was here before."""
+
+    number: int
+    answer: Answer | None = None
+    kept: list[int] = field(default_factory=list)
+    cached: int = 0
+    drawn: int = 0
+    reset: bool = False
+
+    def take(self, answer: Answer) -> None:
+        self.answer, self.kept, self.cached, self.drawn, self.reset = answer, list(answer.request.ids), 0, 0, True
+
+
+@dataclass(slots=True)
+class Group:
+    """``busy``: whether a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of."""
+
+    number: int
+    places: list[Place]
+    busy: bool = False
+    drawing: list[tuple[Place, Answer]] = field(default_factory=list)
+
+    @property
+    def taken(self) -> int:
+        return sum(place.answer is not None for place in self.places)
+
+
+class Decoder:
+    """``with Decoder(build) as decoder: list(decoder.ask(request))``."""
+
+    def __init__(
+        self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None, *, logits: bool = False
+    ) -> None:
+        """``processes``: as of a ``Pipeline``. Raises as ``Pipeline``, and InvalidInput for a build that does not generate."""
+        self.decoding = require_decoding(build)
+        self._pipeline = Pipeline(decoding_build(build), options, processes)
+        batch = range(self.decoding.batch)
+        self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
+        self._waiting: deque[Answer] = deque()
+        self._inbox: SimpleQueue[Answer] = SimpleQueue()
+        self._left: SimpleQueue[Answer] = SimpleQueue()
+        self._under_way: deque[Group] = deque()
+        self._closing = False
+        self._error: BaseException | None = None
+        self._gate = threading.RLock()  # once ``_error`` is set, nothing is put into the inbox, and the pipe is not written to
+        self._thread = threading.Thread(target=self._serve, name="dnnc-decoder", daemon=True)
+
+    def __enter__(self) -> Decoder:
+        """Starts the devices. Raises as ``Pipeline.__enter__``."""
+        self._pipeline.__enter__()
+        try:
+            self._wakeup, self._waker = os.pipe()
+        except OSError:
+            self._pipeline.close()
+            raise
+        os.set_blocking(self._waker, False)
+        self._begin()
+        self._thread.start()
+        atexit.register(self.close)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the devices."""
+        return self._pipeline.processes
+
+    def ask(self, request: Request) -> Answer:
+        """The answer to a request, which waits for a free place. Raises what ended the decoder, UsageError where it is
+        closed."""
+        answer = Answer(request, self._leave)
+        with self._gate:
+            if self._error is None:
+                self._inbox.put(answer)
+                self._wake()
+                return answer
+        raise copy(self._error)
+
+    def close(self) -> None:
+        """Ends the devices; answers that have not ended have an error. May be called again, and from any thread."""
+        atexit.unregister(self.close)
+        with self._gate:
+            self._closing = True
+            if self._error is None:
+                self._wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _leave(self, answer: Answer) -> None:
+        with self._gate:
+            if self._error is None:
+                self._left.put(answer)
+                self._wake()
+
+    def _wake(self) -> None:
+        """Lets the thread look at its queues. Only while ``_gate`` is held and there is no ``_error``."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
+            os.write(self._waker, b"\0")
+
+    # The thread of the decoder
+
+    def _serve(self) -> None:
+        error: BaseException = UsageError(SessionClosed())
+        try:
+            while not self._closing:
+                try:
+                    self._seat()
+                    for group in self._groups:
+                        if not group.busy and group.taken:
+                            self._feed(group)
+                    self._pipeline.busy = bool(self._under_way)
+                    for sink in self._pipeline.wait():
+                        self._collect(sink)
+                except EOFError:
+                    self._go_on(self._ended())
+                except Lost as lost:
+                    self._go_on(lost)
+        except BaseException as raised:
+            if not (self._closing and isinstance(raised, Lost)):
+                error = raised
+        error = copy(error)  # without its traceback, whose frames may refer to slots: their memory would stay mapped
+        with self._gate:
+            self._error = error
+        try:
+            self._pipeline.close()
+            os.close(self._wakeup)
+            os.close(self._waker)
+        finally:
+            seated = [place.answer for group in self._groups for place in group.places if place.answer is not None]
+            for answer in (*seated, *self._waiting, *_drained(self._inbox)):
+                answer.fail(copy(error))
+
+    def _begin(self) -> None:
+        """Uses the processes, which have just started: their caches are empty."""
+        self._tokens_from = next(sink for sink in self._pipeline.sinks if any(v.name == TOKENS for v in sink.side.edge.values))
+        self._feeds = [FeedQueue(end) for end in self._pipeline.feeds]
+        self._pipeline.wake_by(self._wakeup)
+        self._pipeline.busy = False
+        self._pipeline.order(ENDLESS, False)
+        self._under_way.clear()
+        for group in self._groups:
+            group.busy = False
+            for place in group.places:
+                place.cached, place.reset = 0, True
+
+    def _go_on(self, error: BaseException) -> None:
+        """Starts what was lost again; the caches are computed again. Raises any other error."""
+        while isinstance(error, Lost):
+            try:
+                self._pipeline.recover(error, lambda: self._closing)
+                self._begin()
+                return
+            except EOFError:
+                error = self._ended()
+        raise error
+
+    def _ended(self) -> BaseException:
+        """Why a device has gone."""
+        try:
+            self._pipeline.raise_failure()
+        except BaseException as error:
+            return error
+
+    def _seat(self) -> None:
+        """Ends answers that nobody wants, and gives free places to requests, in the order in which they came: in the group with
+        the most of them, so that groups are equally full."""
+        self._waiting += _drained(self._inbox)
+        for answer in _drained(self._left):
+            if answer in self._waiting:
+                self._waiting.remove(answer)
+                answer.end(CLOSED)
+            for group in self._groups:
+                for place in group.places:
+                    if place.answer is answer:
+                        self._end(place, CLOSED)
+        while self._waiting:
+            group = min(self._groups, key=lambda group: group.taken)
+            if group.taken == len(group.places):
+                return
+            next(place for place in group.places if place.answer is None).take(self._waiting.popleft())
+
+    def _feed(self, group: Group) -> None:
+        """Feeds a step of a group."""
+        decoding, active = self.decoding, [place for place in group.places if place.answer is not None]
+        length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
+        table = control_table(decoding.batch, PROMPT if length > 1 else STEP, group.number)
+        ids = np.zeros(decoding.batch * decoding.chunk, np.int64)
+        group.drawing = []
+        for place in active:
+            assert place.answer is not None
+            begin = min(place.cached, decoding.context - length)
+            tokens = place.kept[begin : begin + length]
+            ids[place.number * length : place.number * length + len(tokens)] = tokens
+            place.cached = begin + len(tokens)
+            row = -1
+            if place.cached == len(place.kept):
+                row = len(tokens) - 1
+                group.drawing.append((place, place.answer))
+            asked = place.answer.request
+            floats = float_bits(asked.temperature), float_bits(asked.top_p)
+            table[1 + place.number] = (begin, row, place.reset, asked.seed, place.drawn, asked.top_k, *floats)
+            place.reset = False
+        if not self._under_way:
+            self._pipeline.begin()
+        group.busy = True
+        self._under_way.append(group)
+        values = {CONTROL: Raw(_INT64, table.shape, table), decoding.ids: Raw(_INT64, ids.shape, ids)}
+        for feed in self._feeds:
+            feed.queue.append(values)
+            self._pipeline.feed(feed.end, feed)
+
+    def _collect(self, sink: StarterEnd) -> None:
+        """Takes the tokens of the steps that are done."""
+        while sink.side.complete:
+            slot = sink.side.take()
+            if sink is self._tokens_from:
+                if self._pipeline.failures:
+                    raise self._pipeline.failure_of(min(self._pipeline.failures, key=lambda one: (one.microbatch, one.stage)))
+                group = self._under_way.popleft()
+                self._take_tokens(group, sink.side.values(slot)[TOKENS].data.tolist())
+            sink.side.release(slot)
+
+    def _take_tokens(self, group: Group, tokens: list[int]) -> None:
+        group.busy = False
+        self._pipeline.recovery.answered()
+        for place, answer in group.drawing:
+            if place.answer is not answer:  # it was closed meanwhile
+                continue
+            token, asked = tokens[place.number], answer.request
+            if token in asked.stop:
+                self._end(place, STOP)
+                continue
+            place.kept.append(token)
+            place.drawn += 1
+            answer.put(token)
+            if asked.max_tokens is not None and place.drawn >= asked.max_tokens:
+                self._end(place, LENGTH)
+            elif len(place.kept) >= self.decoding.context:
+                self._end(place, CONTEXT)
+
+    def _end(self, place: Place, reason: str) -> None:
+        answer, place.answer = place.answer, None
+        if answer is not None:
+            answer.end(reason)
+
+
+def _drained(queue: SimpleQueue[Any]) -> list[Any]:
+    items = []
+    with contextlib.suppress(Empty):
+        while True:
+            items.append(queue.get_nowait())
+    return items
+
+
+__all__ = ["Decoder", "Group", "Place"]

@@ -1,0 +1,273 @@
+"""The program of a stage with states: its step and prompt models in one process, and the states of each group beside them.
+
+Invariants:
+1. a state is read and written by the runs of its own group alone; runs of a process come one after the other;
+2. a state with an axis is one buffer, input and output of a run; any other has two, which take turns in each run;
+3. both models refer to the same weights. The step model keeps them packed for its products as well, the prompt model does not:
+   it multiplies many rows, so packing them in each run costs little, and a second copy costs as much memory as the weights.
+
+Imports no third party but numpy and onnxruntime, because the process of a device must start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dnnc.engines.onnxruntime.decoding.sampling import next_token
+from dnnc.engines.onnxruntime.decoding.wire import (
+    CONTROL,
+    COUNT,
+    GROUP,
+    KIND,
+    POSITION,
+    RESET,
+    ROW,
+    SEED,
+    TEMPERATURE,
+    TOKENS,
+    TOP_K,
+    TOP_P,
+    WORDS,
+)
+from dnnc.engines.onnxruntime.session.session import Settings, nodes_by_provider, open_session
+from dnnc.engines.onnxruntime.transport.codec import Raw, raw_view
+from dnnc.engines.onnxruntime.transport.edges import ValueSpec
+from dnnc.onnx.elements import BY_NAME, BY_NUMBER, Array, nbytes
+from dnnc.onnx.ort import load_onnxruntime
+from dnnc.onnx.providers import ON_CUDA
+from ir.core.types import DType
+
+_ELEMENT = {"float": "float32", "double": "float64"}
+"""Element types that onnxruntime names otherwise than numpy."""
+
+
+@dataclass(slots=True)
+class _Model:
+    """A session, and the tensors of its inputs and outputs by name: element and shape, which are numbers."""
+
+    session: Any
+    inputs: dict[str, ValueSpec]
+    outputs: dict[str, ValueSpec]
+
+    @classmethod
+    def of(cls, session: Any) -> _Model:
+        return cls(
+            session, *({one.name: _spec(one) for one in ports} for ports in (session.get_inputs(), session.get_outputs()))
+        )
+
+
+@dataclass(slots=True)
+class Binding:
+    """Where a run reads and writes, and the bindings of sessions to these places, by program, group and turn."""
+
+    feeds: Mapping[str, Raw]
+    targets: Mapping[str, Raw]
+    made: dict[tuple[int, int, int], tuple[Any, list[tuple[Array, Array]]]] = field(default_factory=dict)
+
+
+class StatefulProgram:
+    """The ``Loaded`` of a stage with states. A run reads its group and its program from the table ``CONTROL``; without that
+    table, as in ``dnnc run``, each run is a step of group 0."""
+
+    turns, turn, in_place = 1, 0, True
+
+    def __init__(
+        self,
+        models: tuple[bytes, bytes | None],
+        told: Mapping[str, Any],
+        outputs: tuple[ValueSpec, ...],
+        settings: Settings,
+        weights: Mapping[str, int] | None,
+    ) -> None:
+        """``models``: the step and the prompt program; ``told``: ``wire.role_of``. Raises what ``open_session`` raises, and
+        ValueError for models that are not those of the states."""
+        self.outputs, self.told = outputs, told
+        step, prompt = models
+        self.models = [_Model.of(open_session(step, settings, weights))]
+        if prompt is not None:
+            self.models.append(_Model.of(open_session(prompt, replace(settings, packed=False), weights)))
+        first = self.models[0]
+        self.input_names = tuple(name for name in first.inputs if name not in {state["name"] for state in told["states"]})
+        self._cuda = settings.provider.name in ON_CUDA
+        self._states = [[self._buffers(state) for state in told["states"]] for _ in range(told["groups"])]
+        self._turns = [0] * told["groups"]
+        self._position = np.zeros(told["batch"], np.int64)
+        self._logits = {
+            kind: np.zeros(nbytes(BY_NUMBER[spec.element], spec.shape or ()), np.uint8)
+            for kind, model in enumerate(self.models)
+            if (spec := model.outputs.get(told["logits"])) is not None
+        }
+
+    @property
+    def ops_taken(self) -> Mapping[str, int]:
+        """How many nodes each provider took; empty for a program on the CPU alone."""
+        return sum((nodes_by_provider(model.session) for model in self.models[1:]), nodes_by_provider(self.models[0].session))
+
+    def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Binding:
+        return Binding(feeds, targets)
+
+    def output_places(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        return targets
+
+    def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
+        """Runs once into ``targets``, or into new buffers."""
+        places = dict(targets or {})
+        for spec in self.outputs:
+            if spec.name not in places and spec.shape is not None:
+                buffer = np.empty(nbytes(BY_NUMBER[spec.element], spec.shape), np.uint8)
+                places[spec.name] = raw_view(spec.element, spec.shape, buffer)
+        self.run_bound(self.bind(feeds, places))
+        return {**places}
+
+    def take_spans(self, start: float, end: float) -> list[tuple[str, float, float, str]]:
+        return [("F", start, end, "")]
+
+    def run_bound(self, binding: Binding) -> None:
+        """Runs the program that the control table names on the states of its group; draws tokens where they are wanted."""
+        control = binding.feeds.get(CONTROL)
+        table = None if control is None else control.data.reshape(-1, WORDS)
+        kind, group = (0, 0) if table is None else (int(table[0, KIND]), int(table[0, GROUP]))
+        if table is not None:
+            np.copyto(self._position, table[1:, POSITION])
+            for sequence in np.flatnonzero(table[1:, RESET]):
+                self._reset(group, int(sequence))
+        key = (kind, group, self._turns[group])
+        if key not in binding.made:
+            binding.made[key] = self._bound(binding, *key)
+        bound, copies = binding.made[key]
+        self.models[kind].session.run_with_iobinding(bound)
+        self._turns[group] ^= 1
+        for target, source in copies:
+            np.copyto(target, source)
+        tokens = binding.targets.get(TOKENS)
+        if table is not None and tokens is not None:
+            self._draw(kind, table[1:], tokens.data)
+
+    def _bound(self, binding: Binding, kind: int, group: int, turn: int) -> tuple[Any, list[tuple[Array, Array]]]:
+        """A binding of a session, and the copies (target, source) to make after it: of logits that the starter wants, and of
+        inputs that are handed on, which a binding does not write (onnxruntime 1.32)."""
+        model, copies = self.models[kind], list[tuple[Array, Array]]()
+        bound = model.session.io_binding()
+        buffers = {state["name"]: self._states[group][n] for n, state in enumerate(self.told["states"])}
+        own = {self.told["position"]: self._position} if CONTROL in binding.feeds else {}
+        for name, spec in model.inputs.items():
+            if name in buffers:
+                _bind(bound.bind_input, bound.bind_ortvalue_input, name, spec, buffers[name][turn % len(buffers[name])])
+            else:
+                _bind(bound.bind_input, None, name, spec, own[name] if name in own else _place(name, spec, binding.feeds))
+        results = {state["result"]: buffers[state["name"]] for state in self.told["states"]}
+        logits = self._logits.get(kind)
+        for name, spec in model.outputs.items():
+            if name in results:
+                buffer = results[name][(turn + 1) % len(results[name])]
+                _bind(bound.bind_output, bound.bind_ortvalue_output, name, spec, buffer)
+            elif name in model.inputs:
+                if name in binding.targets:
+                    copies.append((_place(name, spec, binding.targets), _place(name, spec, binding.feeds)))
+            elif logits is not None and name == self.told["logits"]:
+                _bind(bound.bind_output, None, name, spec, logits)
+                if name in binding.targets:
+                    copies.append((_place(name, spec, binding.targets), logits))
+            elif name in binding.targets:
+                _bind(bound.bind_output, None, name, spec, _place(name, spec, binding.targets))
+        return bound, copies
+
+    def _draw(self, kind: int, rows: Array, tokens: Array) -> None:
+        """Writes the next token of each sequence that wants one, of the others -1."""
+        spec = self.models[kind].outputs[self.told["logits"]]
+        assert spec.shape is not None
+        logits = _floats(self._logits[kind], spec.element).reshape(spec.shape)
+        tokens.fill(-1)
+        for sequence in np.flatnonzero(rows[:, ROW] >= 0):
+            row = rows[sequence]
+            temperature, top_p = row[[TEMPERATURE, TOP_P]].view(np.float64).tolist()
+            tokens[sequence] = next_token(
+                _float32(logits[sequence, row[ROW]], spec.element),
+                temperature=temperature,
+                top_k=int(row[TOP_K]),
+                top_p=top_p,
+                seed=int(row[SEED]),
+                count=int(row[COUNT]),
+            )
+
+    def _buffers(self, state: Mapping[str, Any]) -> list[Any]:
+        """The buffers of a state, all zeros: bytes, or on a GPU tensors there."""
+        element = BY_NAME[_numpy_name(state["dtype"])]
+        spec = self.models[0].inputs.get(state["name"])
+        if spec is None or state["result"] not in self.models[0].outputs:
+            raise ValueError(f"the program does not read '{state['name']}' and write '{state['result']}'")
+        if spec.shape != tuple(state["shape"]) or spec.element != element.number:
+            raise ValueError(f"state '{state['name']}' is {spec.shape} in the program, {tuple(state['shape'])} in the plan")
+        count = 1 if state["axis"] is not None else 2
+        size = nbytes(element, spec.shape)
+        if self._cuda:
+            zeros = np.zeros(spec.shape, np.dtype(element.carrier))
+            make = load_onnxruntime().OrtValue.ortvalue_from_numpy
+            return [make(zeros, "cuda", 0) for _ in range(count)]
+        return [np.zeros(max(size, 1), np.uint8) for _ in range(count)]
+
+    def _reset(self, group: int, sequence: int) -> None:
+        """Zeros of a sequence's recurrent states. A cache needs none: what another sequence has left there is masked."""
+        for state, buffers in zip(self.told["states"], self._states[group], strict=True):
+            if state["axis"] is not None:
+                continue
+            shape = tuple(state["shape"])
+            axis = next((axis for axis, dim in enumerate(shape) if dim == self.told["batch"]), None)
+            if axis is None:
+                continue
+            buffer = buffers[self._turns[group] % len(buffers)]
+            if isinstance(buffer, np.ndarray):
+                around = (*shape[: axis + 1], -1)
+                buffer[: nbytes(BY_NAME[_numpy_name(state["dtype"])], shape)].reshape(around)[
+                    (slice(None),) * axis + (sequence,)
+                ] = 0
+            else:
+                values = buffer.numpy()
+                values[(slice(None),) * axis + (sequence,)] = 0
+                buffer.update_inplace(values)
+
+
+def _spec(port: Any) -> ValueSpec:
+    """The tensor of an input or output of a session. Raises ValueError where a dimension is no number."""
+    element = port.type.removeprefix("tensor(").removesuffix(")")
+    if not all(isinstance(dim, int) for dim in port.shape):
+        raise ValueError(f"'{port.name}' has shape {port.shape}: all dimensions of a program with states are numbers")
+    return ValueSpec(port.name, BY_NAME[_ELEMENT.get(element, element)].number, tuple(port.shape))
+
+
+def _numpy_name(dtype: str) -> str:
+    """Numpy's name of an element type of the IR."""
+    return DType(dtype).numpy_name
+
+
+def _place(name: str, spec: ValueSpec, places: Mapping[str, Raw]) -> Array:
+    """The bytes of a value at the begin of its place. Raises ValueError where there is none or it is too small."""
+    raw, size = places.get(name), spec.size or 0
+    if raw is None or raw.data.nbytes < size:
+        raise ValueError(f"'{name}', of {size} bytes, has a place of {0 if raw is None else raw.data.nbytes}")
+    return raw.data.reshape(-1).view(np.uint8)[:size]
+
+
+def _bind(bind: Any, bind_ortvalue: Any, name: str, spec: ValueSpec, place: Any) -> None:
+    if isinstance(place, np.ndarray):
+        bind(name, "cpu", 0, spec.element, list(spec.shape or ()), place.ctypes.data)
+    else:
+        bind_ortvalue(name, place)
+
+
+def _floats(data: Array, element: int) -> Array:
+    """The bytes of floats as the numbers that carry them."""
+    return data.view(np.dtype(BY_NUMBER[element].carrier))
+
+
+def _float32(row: Array, element: int) -> Array:
+    if BY_NUMBER[element].name == "bfloat16":
+        return (row.astype(np.uint32) << 16).view(np.float32)
+    return row.astype(np.float32, copy=False)
+
+
+__all__ = ["StatefulProgram"]

@@ -1,0 +1,57 @@
+"""The words of a step of decoding: one table of integers from the starter to each stage, and one token a sequence back.
+
+A *step* is a microbatch of one group, of either program. Its table ``CONTROL`` (int64 ``[1 + batch, WORDS]``) says in row 0
+the program (``KIND``) and the ``GROUP``, and in row 1 + n of sequence n of the group: the ``POSITION`` of its first token;
+the ``ROW`` of the chunk whose logits give its next token, -1 for none; ``RESET``, whether another sequence had its place
+before; and how that token is drawn (``sampling``): ``SEED``, ``COUNT``, ``TOP_K``, and the bits of the floats ``TEMPERATURE``
+and ``TOP_P``. The stage that reads token ids gets them too, those of the n tokens of each sequence one after the other.
+
+Imports no third party but numpy, because the process of a device must start fast.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnc.onnx.elements import Array
+
+CONTROL, TOKENS = "dnnc.control", "dnnc.tokens"
+"""Names of the table that each stage gets, and of the tokens (int64 ``[batch]``, -1 for none) that the last one sends."""
+WORDS = 8
+KIND, GROUP = 0, 1
+POSITION, ROW, RESET, SEED, COUNT, TOP_K, TEMPERATURE, TOP_P = range(WORDS)
+STEP, PROMPT = 0, 1
+
+
+def control_table(batch: int, kind: int, group: int) -> Array:
+    """The table of a step in which no sequence takes part yet."""
+    table = np.zeros((1 + batch, WORDS), np.int64)
+    table[0, KIND], table[0, GROUP] = kind, group
+    table[1:, ROW] = -1
+    return table
+
+
+def float_bits(value: float) -> int:
+    """A float as an integer of the same bits."""
+    return int(np.float64(value).view(np.int64))
+
+
+__all__ = [
+    "CONTROL",
+    "COUNT",
+    "GROUP",
+    "KIND",
+    "POSITION",
+    "PROMPT",
+    "RESET",
+    "ROW",
+    "SEED",
+    "STEP",
+    "TEMPERATURE",
+    "TOKENS",
+    "TOP_K",
+    "TOP_P",
+    "WORDS",
+    "control_table",
+    "float_bits",
+]

@@ -1,0 +1,80 @@
+"""A build as decoding runs it: what its stages get and send in place of the arguments and results of the step program.
+
+A value between stages has one size in a step and another in a prompt; its place on an edge holds the larger one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
+from dnnc.build.decoding import Decoding, prompt_name
+from dnnc.engines.onnxruntime.decoding.faults import DecodingOnReplicas, NoDecoding
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, TOKENS, WORDS
+from ir.core.diagnostics import InvalidInput
+
+
+def require_decoding(build: Build) -> Decoding:
+    """What the build says of decoding. Raises InvalidInput for one that does not generate, or whose groups would take turns on
+    replicas."""
+    decoding = build.decoding
+    if decoding is None or not decoding.generates:
+        raise InvalidInput(NoDecoding(), where=str(build.folder))
+    if wide := next((stage for stage in build.stages if len(stage.devices) > 1), None):
+        raise InvalidInput(DecodingOnReplicas(wide.index, wide.devices), where=str(build.folder))
+    return decoding
+
+
+def decoding_build(build: Build, *, logits: bool = False) -> Build:
+    """The build with the inputs, outputs and messages of decoding in place of those of its step program. ``logits``: the last
+    stage sends them beside the tokens. Raises as ``require_decoding``."""
+    decoding = require_decoding(build)
+    ids = decoding.batch * decoding.chunk
+    control, words = _port(CONTROL, "int64", (1 + decoding.batch, WORDS)), _port(decoding.ids, "int64", (ids,))
+    outputs = [_port(TOKENS, "int64", (decoding.batch,))]
+    stages: list[StageProgram] = []
+    for stage in build.stages:
+        reads = any(port.name == decoding.ids for port in stage.inputs)
+        port = next((port for port in stage.outputs if port.name == decoding.logits), None)
+        if port is not None and logits:
+            outputs.append(_port(port.name, port.dtype, (ids * decoding.vocabulary,)))
+        stages.append(
+            replace(
+                stage,
+                inputs=(control, words) if reads else (control,),
+                outputs=tuple(outputs) if port is not None else (),
+                receives=tuple(_longest(channel, decoding) for channel in stage.receives),
+                sends=tuple(_longest(channel, decoding) for channel in stage.sends),
+            )
+        )
+    # All devices work on the step that was fed last: the next one waits for its tokens.
+    rows = tuple(
+        (device, tuple(replace(action, microbatch=0) for action in actions)) for device, actions in build.schedule.rows
+    )
+    schedule = replace(build.schedule, rows=rows)
+    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=tuple(outputs), schedule=schedule)
+
+
+def role_of(build: Build, stage: StageProgram) -> dict[str, Any]:
+    """What the process of a stage is told of its states."""
+    decoding = build.decoding
+    assert decoding is not None
+    assert stage.model is not None
+    told = replace(decoding, states=decoding.of_stage(stage.index)).to_json()
+    return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 else {})}
+
+
+def _longest(channel: Channel, decoding: Decoding) -> Channel:
+    """The channel with room for a prompt's value: as many bytes for each of its tokens as a step's has."""
+    if channel.nbytes is None:
+        return channel
+    size = channel.nbytes * decoding.chunk
+    return replace(channel, dtype="uint8", shape=(size,), nbytes=size, type=f"tensor<{size}xu8>")
+
+
+def _port(name: str, dtype: str, shape: tuple[int, ...]) -> ValueInfo:
+    return ValueInfo(name, dtype, shape, f"tensor<{'x'.join(map(str, shape))}x{dtype}>")
+
+
+__all__ = ["decoding_build", "require_decoding", "role_of"]

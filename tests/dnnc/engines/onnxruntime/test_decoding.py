@@ -1,0 +1,161 @@
+"""Answers of several requests at once, over two processes whose caches stay: against the same model in numpy on whole
+sequences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dnnc.api.session import Session
+from dnnc.engines.onnxruntime.decoding.answers import Request
+from dnnc.engines.onnxruntime.decoding.decoder import Decoder
+from dnnc.engines.onnxruntime.decoding.sampling import next_token
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
+from tests.dnnc.engines.onnxruntime.builds import make_build
+from tests.dnnc.engines.onnxruntime.decoding_builds import VOCABULARY, Sizes, decoder_build, greedy, logits_of
+from tests.dnnc.engines.onnxruntime.processes import nothing_left
+
+PROMPTS = ([1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [3] * 15, [9, 8, 7, 6, 5], [28], [0, 1])
+CONTEXT = Sizes().context
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with Session(decoder_build(tmp_path), RunOptions()) as session:
+        yield session
+
+
+def drawn(request: Request, count: int) -> list[int]:
+    """The answer to a request, by whole sequences."""
+    kept = list(request.ids)
+    for number in range(count):
+        logits = logits_of(kept, CONTEXT)[-1]
+        asked = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
+        kept.append(next_token(logits, **asked, count=number))
+    return kept[len(request.ids) :]
+
+
+@pytest.mark.parametrize(
+    "sizes", [Sizes(), Sizes(chunk=1), Sizes(batch=3, groups=1, chunk=16), Sizes(batch=1, groups=3, chunk=5)]
+)
+def test_answers_that_begin_and_end_at_different_times(tmp_path: Path, sizes: Sizes) -> None:
+    """More requests than places, prompts of one and several chunks, answers of unlike lengths."""
+    with Decoder(decoder_build(tmp_path, sizes)) as decoder:
+        asked = [Request(tuple(prompt), 3 + number) for number, prompt in enumerate(PROMPTS)]
+        for request, answer in [(request, decoder.ask(request)) for request in asked]:
+            count = min(request.max_tokens or 0, CONTEXT - len(request.ids))
+            assert list(answer) == greedy(request.ids, count, CONTEXT)
+            assert answer.reason == ("length" if count == request.max_tokens else "context")
+
+
+def test_the_longest_context_is_reached(session: Session) -> None:
+    answer = session.generate([2, 7])
+    assert list(answer) == greedy([2, 7], CONTEXT - 2, CONTEXT)
+    assert answer.reason == "context"
+    assert list(answer) == []
+
+
+def test_a_token_of_stop_ends_the_answer(session: Session) -> None:
+    whole = greedy([2, 7], 8, CONTEXT)
+    answer = session.generate([2, 7], stop=[whole[4]])
+    assert list(answer) == whole[: whole.index(whole[4])]
+    assert answer.reason == "stop"
+
+
+def test_a_drawn_answer_depends_on_its_request_alone(session: Session) -> None:
+    """The same requests alone, and among others in another order: each answer is that of whole sequences."""
+    requests = [
+        Request((1, 2, 3), 6, 0.8, 5, 1.0, 11),
+        Request((1, 2, 3), 6, 0.8, 5, 1.0, 12),
+        Request((4,), 7, 1.5, 0, 0.9, 3),
+        Request((6, 6, 6, 6, 6, 6), 5, 2.0, 0, 1.0, -1),
+        Request((6, 6), 5, 2.0, 8, 0.7, 0),
+    ]
+
+    def ask(request: Request) -> list[int]:
+        told = {name: getattr(request, name) for name in ("max_tokens", "temperature", "top_k", "top_p", "seed")}
+        return list(session.generate(request.ids, **told))
+
+    alone = [ask(request) for request in requests]
+    with ThreadPoolExecutor(len(requests)) as threads:
+        together = list(threads.map(ask, reversed(requests)))[::-1]
+    assert alone == together == [drawn(request, request.max_tokens or 0) for request in requests]
+    assert alone[0] != alone[1]
+
+
+def test_an_answer_that_is_closed_gives_its_place_to_another(tmp_path: Path) -> None:
+    with Session(decoder_build(tmp_path, Sizes(batch=1, groups=1)), RunOptions()) as session:
+        first, second = session.generate([1, 2, 3]), session.generate([4, 5])
+        assert next(first) == greedy([1, 2, 3], 1, CONTEXT)[0]
+        first.close()
+        assert list(second) == greedy([4, 5], CONTEXT - 2, CONTEXT)
+        list(first)
+        assert first.reason == "closed"
+
+
+def test_answers_in_asyncio(session: Session) -> None:
+    async def tokens(ids: Sequence[int]) -> list[int]:
+        return [token async for token in session.generate(ids, max_tokens=5)]
+
+    async def both() -> list[list[int]]:
+        return await asyncio.gather(tokens([1, 2, 3]), tokens([4]))
+
+    assert asyncio.run(both()) == [greedy([1, 2, 3], 5, CONTEXT), greedy([4], 5, CONTEXT)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "words"),
+    [
+        ([1] * 16, {}, "the prompt has 16 tokens; the context of 16 holds 15"),
+        ([], {}, "the prompt has no tokens"),
+        ([1, VOCABULARY], {}, "token 29 is none of the model's, which are 0 to 28"),
+        ([-1], {}, "token -1"),
+        ([1], {"top_p": 0.0}, "top_p is 0.0"),
+        ([1], {"temperature": float("nan")}, "temperature is nan"),
+        ([1], {"max_tokens": 0}, "max_tokens is 0"),
+    ],
+)
+def test_requests_that_are_refused(session: Session, ids: list[int], options: dict[str, float], words: str) -> None:
+    with pytest.raises(DnncError, match=words):
+        session.generate(ids, **options)  # type: ignore[arg-type]
+    assert list(session.generate([1, 2], max_tokens=1)) == greedy([1, 2], 1, CONTEXT)
+
+
+def test_a_session_that_generates_takes_no_microbatches(session: Session) -> None:
+    with pytest.raises(UsageError, match="generates tokens"):
+        session.run(None, {})
+
+
+def test_a_build_without_states_generates_nothing(tmp_path: Path) -> None:
+    plain = "g (float[1] x) => (float[1] y) { y = Neg(x) }"
+    with Session(make_build(tmp_path, plain), RunOptions()) as session, pytest.raises(UsageError, match="no caches"):
+        session.generate([1])
+
+
+def test_replicas_share_no_states(tmp_path: Path) -> None:
+    build = decoder_build(tmp_path)
+    wide = replace(build, stages=(replace(build.stages[0], devices=("cpu0", "cpu2")), build.stages[1]))
+    with pytest.raises(InvalidInput, match="a stage with states runs on one device"):
+        Decoder(wide)
+
+
+def test_a_closed_session_fails_its_answers(tmp_path: Path) -> None:
+    with Session(decoder_build(tmp_path), RunOptions()) as session:
+        answer = session.generate([1])
+        next(answer)
+    with pytest.raises(UsageError, match="closed"):
+        list(answer)
+    with pytest.raises(UsageError, match="closed"):
+        session.generate([1])
