@@ -14,17 +14,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
-from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, REPLICAS
 from passes.costs.learning import step_text
@@ -146,15 +144,15 @@ class LatticeSearch(Pass):
 
     def _trained(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The module with a plan for training steps."""
-        from passes.partition.bridge.steps import bounded
 
         steps = self._steps(module, topology, context)
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
-        every, most = len(topology.devices), steps.replicas
-        beaten = _worth(context)
-        any_devices = range(min(self.stages or 1, every), every + 1)
-        least, worth = steps.least(0.0, any_devices), steps.longest(beaten, any_devices)
-        if worth <= 0.0 or least * (1 + sufficient_gap(len(module.entry.ops), every)) >= beaten:
+        every, most, beaten = len(topology.devices), steps.replicas, _worth(context)
+        any_number = steps.flush and not self.stages and self.chunks == 1
+        any_devices = range(steps.fewest if any_number else min(self.stages or 1, every), every + 1)
+        enough = 1 + sufficient_gap(len(module.entry.ops), every)
+        least = max(steps.least(0.0, any_devices), steps.least_of_any if any_number else 0.0)
+        if least * enough >= beaten or steps.longest(beaten, any_devices) <= 0.0:
             raise NoBetterPlan(least, self.name)
 
         def devices(stages: int) -> range:
@@ -163,32 +161,20 @@ class LatticeSearch(Pass):
         def interrupted() -> bool:
             return bool(context.statistics.get(self.name, {}).get("interrupted"))
 
-        def plan_of(stages: int, replicas: int = self.replicas) -> tuple[Module, Plan, float]:
-            search = replace(stream, stages=stages, replicas=replicas)
+        def plan_of(stages: int, replicas: int = self.replicas, below: float = beaten) -> tuple[Module, Plan, float]:
+            search, worth = replace(stream, stages=stages, replicas=replicas), steps.longest(below, any_devices)
             found = search._planned(module, topology, context, steps, beaten=worth)
             plan = found.first(Plan)
             assert plan is not None
-            told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else range(1, every + 1))
+            told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else any_devices)
+            if any_number:  # the bound becomes one of any number of stages and replicas
+                told = replace(told, certificate=self._of_any_number(told, module, steps))
             return found.replace(plan, told), told, plan.bound
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         try:
-            found = (
-                plan_of(self.stages)[0]
-                if self.stages or not steps.flush
-                else steps.quickest(plan_of, devices, beaten, interrupted)
-            )
-            best = needed(found, Plan)
-            quickest, count = steps.copies() if most > 1 and self.stages < 2 else (math.inf, 1)
-            if (
-                quickest < best.value * (1 - TIGHT) and not interrupted()
-            ):  # the least load may be of more replicas, which share microbatches unevenly
-                with suppress(NoBetterPlan, Infeasible):
-                    other, plan, _ = plan_of(1, count)
-                    if plan.value < best.value:
-                        return other.replace(plan, bounded(plan, best.bound))
-            return found
+            return steps.quickest(plan_of, devices, beaten, enough, interrupted) if any_number else plan_of(self.stages)[0]
         except NoBetterPlan as error:  # a bound on periods
             raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
         except Overfull as error:  # likewise
@@ -475,11 +461,24 @@ class LatticeSearch(Pass):
             "replicas": str(self.replicas) if self.replicas > 1 else "",
         }
         certificate |= {name: text for name, text in asked_for.items() if text}
-        if not self._prescribed():  # the bound holds for every plan of this problem
-            told = self.comm + (step_text(asked.module, asked.steps.microbatches) if asked.steps is not None else "")
+        if not self._prescribed():
             replicated = any(kind.replicas > 1 for kind in problem.kinds)
-            certificate["problem"] = problem_digest(asked.module, told, replicas=replicated)
+            certificate["problem"] = self._problem(asked.module, asked.steps, replicated=replicated)
         return certificate
+
+    def _problem(self, module: Module, steps: Steps | None, *, replicated: bool) -> str:
+        """The digest of the problem, for every plan of which the bound holds."""
+        told = self.comm + (step_text(module, steps.microbatches) if steps is not None else "")
+        return problem_digest(module, told, replicas=replicated)
+
+    def _of_any_number(self, plan: Plan, module: Module, steps: Steps) -> tuple[tuple[str, str], ...]:
+        """The certificate of a plan of a stated number of stages and replicas, as that of a plan of any number of them."""
+        certificate = {key: text for key, text in plan.certificate if key not in ("stages", "replicas")}
+        if self.replicas > 1:
+            certificate["replicas"] = str(self.replicas)
+        if not self._prescribed():
+            certificate["problem"] = self._problem(module, steps, replicated=steps.replicates)
+        return tuple(sorted(certificate.items()))
 
     def _prescribed(self) -> bool:
         """Whether options leave plans out that the objective is of."""

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -40,6 +42,7 @@ from passes.costs.learning import (
 from passes.costs.liveness import resource_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import bandwidth_of
+from passes.framework.base import NoBetterPlan
 from passes.graph.graph import reads
 from passes.partition.bridge.chunks import chunk_devices
 from passes.partition.bridge.explain import Overfull
@@ -47,7 +50,7 @@ from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.solvers.work import is_over
 from passes.stages.bounds import least_step, prices
 from passes.stages.from_ir import problem_of
-from passes.stages.placement_from_ir import updates
+from passes.stages.placement_from_ir import stage_memory, updates
 from passes.stages.problem import Floats, Kind, Problem
 from passes.stages.reduce import Groups
 from passes.timeline.families import stages_in_flight
@@ -56,6 +59,10 @@ MOST_TRIED = 8
 """Numbers of stages that are tried, beside that of the least load."""
 
 _HALVINGS = 30
+
+PlanOf: TypeAlias = Callable[[int, int, float], tuple[Module, Plan, float]]
+"""The best plan of so many stages, each of up to so many replicas, whose step takes less than so many seconds, and a bound on
+the periods of such plans; of 0 stages the plan of the least load, whose bound is of any number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,18 +228,48 @@ class Steps:
             found.append(more / self.microbatches)
         return found
 
+    @cached_property
     def copies(self) -> tuple[float, int]:
-        """The shortest step of replicas of the whole model on devices of one kind, on their best ports, and their number."""
-        problem, (update,) = self._alone[0], updates(self.module, [range(len(self.module.entry.ops))])
+        """The shortest step of replicas of the whole model on devices of one kind that hold it, on their best ports, and their
+        number; infinite where none holds it."""
+        if self.fewest > 1:
+            return math.inf, 1
+        every = range(len(self.module.entry.ops))
+        problem, (update,) = self._alone[0], updates(self.module, [every])
+        needed: dict[InFlight, int] = {}
         found = [(math.inf, 1)]
         for kind in problem.kinds:
             type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
             works, speed = learning_seconds(self.module, type_), Speed(port.bandwidth, port.latency)
             seconds = math.fsum(one.both for one in works)
             for r in range(1, min(kind.count, self.replicas, self.microbatches) + 1):
+                flight = InFlight.of(self.microbatches, [r], self.family)
+                if kind.memory is not None:
+                    if flight not in needed:
+                        needed[flight] = stage_memory(self.module, [every], (), problem.comm, flight)[0].least
+                    if needed[flight] > kind.memory:
+                        continue
                 period = seconds / r + update.seconds(type_, speed, r, works) / self.microbatches
                 found.append((step_seconds(period, self.microbatches, [r]), r))
         return min(found)
+
+    @cached_property
+    def fewest(self) -> int:
+        """Stages that a plan has at least: together they hold each weight, with its state, and each saved value at least once.
+        All devices where these hold too little."""
+        limits = sorted(
+            (math.inf if (limit := self.topology.memory(device)) is None else float(limit)) for device in self.topology.devices
+        )
+        stream = problem_of(self.module, self.topology, self.network)
+        needed = float(self.problem(stream, self.replicas, least=True).weight_bytes.sum())
+        room = np.cumsum(limits[::-1])
+        return min(int(np.searchsorted(room, needed)) + 1, len(limits))
+
+    @property
+    def replicates(self) -> bool:
+        """Whether some stage may have replicas."""
+        most = max(kind.count for kind in self._alone[0].kinds)
+        return min(most, self.replicas, self.microbatches) > 1
 
     @cached_property
     def _alone(self) -> tuple[Problem, Floats]:
@@ -282,35 +319,75 @@ class Steps:
             single=self.microbatches * plan.single,
         )
 
+    @property
+    def least_of_any(self) -> float:
+        """A lower bound on the step of plans of any number of stages."""
+        return min(self.copies[0], self.least_of_several)
+
+    @property
+    def least_of_several(self) -> float:
+        """A lower bound on the step of plans of two stages or more; infinite for one device."""
+        return self.least_of(0.0, self._several.start, self._several) if self._several else math.inf
+
+    @cached_property
+    def _several(self) -> range:
+        """Numbers of devices of plans of two stages or more."""
+        return range(max(self.fewest, 2), len(self.topology.devices) + 1)
+
     def quickest(
         self,
-        plan_of: Callable[[int], tuple[Module, Plan, float]],
+        plan_of: PlanOf,
         devices: Callable[[int], range],
         beaten: float = math.inf,
+        enough: float = 1.0,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Module:
-        """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods,
-        0 for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
-        ``beaten``: seconds of a step of another kind: only better ones are looked for; ``interrupted``: whether no further
-        number is to be tried. Raises Infeasible where no number has a plan."""
+        """The module of the best plan of any number of stages. ``devices``: how many so many stages may have. ``beaten``:
+        seconds of a step of another kind: only better ones are looked for. A plan of ``enough`` times a bound ends the search.
+        ``interrupted``: whether no further number is to be tried. Raises Infeasible where no number has a plan, NoBetterPlan
+        with a bound on periods.
+
+        Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
+        take periods to fill. The plan of the least load may be of fewer replicas, which share microbatches unevenly."""
         best: tuple[Module, Plan] | None = None
-        asked: dict[str, str] = {}
+        (bound, copies), several = self.copies, self.least_of_several
+        if bound * enough < beaten:
+            with suppress(Infeasible):
+                module, plan, _ = plan_of(1, copies, beaten)
+                best, bound, beaten = (module, plan), max(bound, plan.bound), min(beaten, plan.value)
+        if best is None or not (several * enough >= beaten or interrupted()):
+            try:
+                module, plan, several = self._of_several(plan_of, devices, beaten, interrupted)
+            except (NoBetterPlan, Overfull) as error:  # with a bound on periods
+                if best is None:
+                    raise
+                several = self.least_of(error.bound, self._several.start, self._several)
+            else:
+                best = best if best is not None and best[1].value <= plan.value else (module, plan)
+        module, plan = best
+        return module.replace(plan, bounded(plan, min(bound, several)))
+
+    def _of_several(
+        self, plan_of: PlanOf, devices: Callable[[int], range], beaten: float, interrupted: Callable[[], bool]
+    ) -> tuple[Module, Plan, float]:
+        """The best plan, of the least load or of fewer stages than that, and a bound of all plans of two stages or more."""
+        best: tuple[Module, Plan] | None = None
         failure: Overfull | None = None
         try:
-            module, plan, period = plan_of(0)
+            module, plan, period = plan_of(0, self.replicas, beaten)
         except Overfull as error:  # a plan of as many stages, or fewer, may fit all the same
             failure, period, count = error, error.bound, error.stages + 1
         else:
             best, count = (module, plan), len(plan.stages)
-            asked = {key: text for key, text in plan.certificate if key == "problem"}  # proven of any number of stages
-        every = range(1 if best is None else count, len(self.topology.devices) + 1)
-        bound = self.least_of(period, every.start, every)
-        for stages in range(count - 1, 0, -1):
+        first = self._several.start
+        every = range(first if best is None else max(count, first), len(self.topology.devices) + 1)
+        bound = self.least_of(period, every.start, every) if every else math.inf
+        for stages in range(count - 1, first - 1, -1):
             least = self.least_of(period, stages, devices(stages))
             worst = best[1].value if best is not None else math.inf
             if least < min(worst, beaten) and count - stages <= MOST_TRIED and not (is_over() or interrupted()):
                 try:
-                    module, found, _ = plan_of(stages)
+                    module, found, _ = plan_of(stages, self.replicas, beaten)
                 except Infeasible as error:
                     least = worst if error.proven else least
                 else:
@@ -321,9 +398,7 @@ class Steps:
         if best is None:
             assert failure is not None, "else there is the plan of the least load"
             raise failure
-        module, plan = best
-        certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
-        return module.replace(plan, bounded(replace(plan, certificate=tuple(sorted(certificate.items()))), bound))
+        return *best, bound
 
 
 def bounded(plan: Plan, bound: float) -> Plan:

@@ -393,7 +393,7 @@ def test_a_plan_of_fewer_stages_that_fits_is_found_where_the_quickest_does_not_f
     module = chain([64, 64, 64, 64], 3)
     plans = {n: PartitionPass(objective="training", stages=n).run(module, PassContext()) for n in (1, 2)}
 
-    def plan_of(stages: int) -> tuple[Module, Plan, float]:
+    def plan_of(stages: int, replicas: int, below: float) -> tuple[Module, Plan, float]:
         if stages in (0, 3):
             raise Overfull(NotProven().at("stage 0"), 3, 1e-9)
         plan = plans[stages].first(Plan)
@@ -407,6 +407,55 @@ def test_a_plan_of_fewer_stages_that_fits_is_found_where_the_quickest_does_not_f
     kept = steps.quickest(plan_of, lambda stages: range(stages, 4)).first(Plan)
     assert kept is not None
     assert (len(kept.stages), kept.value, kept.status) == (2, 1.0, "within-gap")
+
+
+def steps_of(module: Module, microbatches: int, replicas: int = 1) -> Steps:
+    topology = module.first(Topology)
+    assert topology is not None
+    return Steps(module, topology, network(topology), microbatches, replicas=replicas)
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from([None, 0.3, 0.6, 0.9]),
+)
+def test_no_plan_is_below_what_any_number_of_stages_takes(
+    widths: list[int], devices: int, microbatches: int, part: float | None
+) -> None:
+    """Of any memory per device, as a ``part`` of what the model needs on one."""
+    module = chain(widths, devices)
+    if part is not None:
+        needed = planned(module, microbatches=microbatches, stages=1).stages[0]
+        total = needed.weights + needed.workspace + needed.buffers
+        module = chain(widths, devices, memory=int(part * total))
+    steps = steps_of(module, microbatches, devices)
+    try:
+        best = planned(module, microbatches=microbatches, replicas=0)
+    except Infeasible:
+        return
+    assert steps.fewest <= len(best.stages)
+    assert steps.least_of_any <= best.value * (1 + 1e-9)
+    assert len(best.stages) > 1 or steps.copies[0] <= best.value * (1 + 1e-9)
+    assert len(best.stages) == 1 or steps.least_of_several <= best.value * (1 + 1e-9)
+
+
+def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
+    """Eight replicas of the whole model had bounded a step, on devices each of which holds a third of it."""
+    widths = [256, 256, 256, 256]
+    held = planned(chain(widths, 8), microbatches=8, stages=3).stages
+    module = chain(widths, 8, memory=max(one.weights + one.workspace + one.buffers for one in held))
+    steps = steps_of(module, 8, 8)
+    assert steps.fewest == 3
+    assert steps.copies == (math.inf, 1)
+    assert steps.least_of_any == steps.least_of_several > steps_of(chain(widths, 8), 8, 8).least_of_any
+    best = planned(module, microbatches=8, replicas=0)
+    with pytest.raises(NoBetterPlan) as told:  # before anything is searched
+        context = PassContext(dialects=DIALECTS, incumbent=replace(best, value=steps.least_of_any))
+        PartitionPass(objective="training", microbatches=8, replicas=0).run(module, context)
+    assert told.value.bound == steps.least_of_any
 
 
 def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
