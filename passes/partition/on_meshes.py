@@ -9,8 +9,8 @@ With the option ``stages`` other than 1 the function is cut into stages, each on
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
 devices of different types, equal shares and a few in proportion to their speeds (``layouts.mesh.speeds``) as well, and sets of
 some of the devices (``layouts.mesh.candidates``). ``bound`` is then the least of all that was searched and of all these sets. A
-training step on one mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of
-``layouts.problem.build``): each problem gives a plan, whose seconds ``price`` counts, and a bound.
+training step on one mesh is searched twice or more, since sums of gradients may travel beside its last backward pass
+(``OVERLAPS`` of ``layouts.problem.build``): each problem gives a plan, whose seconds ``price`` counts, and a bound.
 
 Invariant: what a problem says a plan costs has been counted a second time, by ``price``."""
 

@@ -2,9 +2,9 @@
 
 Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
 left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
-(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; where ``sync`` may avoid sums of
-gradients, a problem without sums comes first, which alone bounds all plans. A plan by name (``Asked.strategy``) is made on
-every mesh; the search beside it is for the bound alone.
+(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; then come problems between these
+two where they may raise the bound. Where ``sync`` may avoid sums of gradients, a problem without sums comes first, which alone
+bounds all plans. A plan by name (``Asked.strategy``) is made on every mesh; the search beside it is for the bound alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Module
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.network import network
@@ -32,13 +33,17 @@ from passes.partition.layouts.mesh.candidates import Candidate, Candidates
 from passes.partition.layouts.mesh.fitting import Fitter
 from passes.partition.layouts.mesh.named import DATA, UnfitError, named_plan
 from passes.partition.layouts.mesh.speeds import dealt_evenly
-from passes.partition.layouts.problem.build import OVERLAPS, Builder, ShardInput, overlaps_on
+from passes.partition.layouts.problem.build import OVERLAPS, Builder, overlaps_on
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
 
 NAME = "partition"
 """The pass that counts this work."""
+MOST_BETWEEN = 3
+"""Problems with overlaps between those of ``OVERLAPS`` that are solved on one mesh."""
+BETTER = 2e-3
+"""Relative: such a problem is solved where it may better the bound by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class _Problems:
     mesh."""
 
     mesh: DeviceMesh
-    inputs: list[ShardInput] = field(default_factory=list)
+    fitters: list[Fitter] = field(default_factory=list)
     plans: list[ShardPlan] = field(default_factory=list)
     least: float = 0.0
     began: float = 0.0
@@ -189,44 +194,75 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
 
     def solve(self, found: _Problems) -> None:
         """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
-        asked, overlaps = self.asked, self.overlaps(found.mesh)
+        overlaps = self.overlaps(found.mesh)
         each = found.seconds / len(overlaps)
         for overlap in overlaps:
-            building = now()
-            given = self.builder.build(found.mesh, overlap=overlap)
-            found.began += now() - building  # building is no search
-            plan = solve(
-                given.problem,
-                memory=found.mesh.memory,
-                seconds=min(each, BOUNDING) if asked.strategy else each,
-                gap=asked.gap,
-                beaten=self.beaten,
-                anytime=not asked.strategy,
-                progress=self.context.progress,
-            )
-            found.inputs.append(given)
-            found.plans.append(plan)
-            if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
-                found.least = plan.bound
+            self.solve_one(found, overlap, each)
+            if found.plans[-1].interrupted or found.least >= self.beaten:
+                return
+        if len(overlaps) == 2 and not self.unsummed and not self.asked.strategy:
+            self.between(found)
+
+    def solve_one(self, found: _Problems, overlap: float | None, seconds: float) -> None:
+        """Builds and solves the problem of a mesh with this ``overlap``."""
+        asked, building = self.asked, now()
+        given = self.builder.build(found.mesh, overlap=overlap)
+        found.began += now() - building  # building is no search
+        plan = solve(
+            given.problem,
+            memory=found.mesh.memory,
+            seconds=min(seconds, BOUNDING) if asked.strategy else seconds,
+            gap=asked.gap,
+            beaten=self.beaten,
+            anytime=not asked.strategy,
+            progress=self.context.progress,
+        )
+        limit, training, uneven = found.mesh.memory, asked.training, asked.uneven
+        fitter = Fitter(self.module, given, limit, training=training, uneven=uneven, microbatches=asked.microbatches)
+        found.fitters.append(fitter)
+        found.plans.append(plan)
+        if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
+            found.least = plan.bound
+            if overlap in (None, *OVERLAPS):
                 self.tightest = overlap or 0.0
-            if plan.interrupted or found.least >= self.beaten:
-                break
+
+    def between(self, found: _Problems) -> None:
+        """Solves problems with overlaps between those of ``OVERLAPS``. The seconds that a problem counts of one plan are linear
+        in its overlap, and the bound, the least of all plans, is concave: it is highest at most where the lines of a plan of
+        few sums and one of many meet. That is the next overlap, until no plan is found below both lines."""
+        lines = [self.line(fitter, plan) for fitter, plan in zip(found.fitters, found.plans, strict=True)]
+        few, many = sorted(lines, key=lambda line: line[1])
+        for _ in range(MOST_BETWEEN):
+            if not many[1] > few[1]:
+                return
+            overlap = (few[0] - many[0]) / (many[1] - few[1])
+            most = few[0] + overlap * few[1]
+            if not 0 < overlap < 1 or most <= found.least * (1 + max(self.asked.gap, BETTER)):
+                return
+            self.solve_one(found, overlap, found.left / 2)
+            plan = found.plans[-1]
+            if plan.interrupted or found.least >= self.beaten or plan.value >= most * (1 - TIGHT):
+                return
+            line = self.line(found.fitters[-1], plan)
+            few, many = (line, many) if line[1] < 0 else (few, line)
+
+    def line(self, fitter: Fitter, plan: ShardPlan) -> tuple[float, float]:
+        """What a problem without overlap counts of a plan, and how much more for each part of overlap."""
+        bill = fitter.staged(plan.choices).bill
+        least, most = (bill.relaxed(overlap, self.asked.microbatches) for overlap in (0.0, 1.0))
+        return least, most - least
 
     def settle(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
         """Prices the plan of a mesh, or the one by name, in full and keeps it where it is the best so far; the plan, None where
         none fits."""
         asked, least, limit = self.asked, found.least, found.mesh.memory
-        seconds = found.left / len(found.inputs)
+        seconds, fitters = found.left / len(found.fitters), found.fitters
         named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
-        fitters = [
-            Fitter(self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches)
-            for given in found.inputs
-        ]
         if asked.strategy:
             self.bounded(candidate, least)
             if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):
                 raise UnfitError("it has equal shares unless others are given")
-            plans = [named(given=given) for given in found.inputs]
+            plans = [named(given=fitter.given) for fitter in fitters]
         else:
             plans = found.plans
             if not plans[-1].interrupted and least < self.beaten:

@@ -75,8 +75,8 @@ from passes.partition.layouts.problem.problem import Floats, NodeKind, ShardProb
 from passes.solvers.work import did
 
 OVERLAPS = (1e-10, 1.0)
-"""The values of ``overlap`` for which a training step on one mesh is searched. C + L (S - B) is near the truth for L = 0 where
-the backward pass can hide all sums, and for L = 1 where the sums are longer. Instead of 0 a number so small that it only
+"""The values of ``overlap`` for which a training step on one mesh is searched first. C + L (S - B) is near the truth for L = 0
+where the backward pass can hide all sums, and for L = 1 where the sums are longer. Instead of 0 a number so small that it only
 decides between plans that are else equal, for the one with fewer sums."""
 
 

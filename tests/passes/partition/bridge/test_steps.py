@@ -452,8 +452,8 @@ def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
     assert steps.copies == (math.inf, 1)
     assert steps.least_of_any == steps.least_of_several > steps_of(chain(widths, 8), 8, 8).least_of_any
     best = planned(module, microbatches=8, replicas=0)
+    context = PassContext(dialects=DIALECTS, incumbent=replace(best, value=steps.least_of_any))
     with pytest.raises(NoBetterPlan) as told:  # before anything is searched
-        context = PassContext(dialects=DIALECTS, incumbent=replace(best, value=steps.least_of_any))
         PartitionPass(objective="training", microbatches=8, replicas=0).run(module, context)
     assert told.value.bound == steps.least_of_any
 
