@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Schedule,
         Splat,
         Stage,
+        State,
         StoredData,
         Symbol,
         View,
@@ -107,7 +108,7 @@ __getattr__ = exports(
         ),
         "core.module": (
             "Action Declared External Func Inline Mesh Module Plan PlanStage Program Random Resource ResourceData "
-            "Schedule Splat Stage StoredData Symbol View"
+            "Schedule Splat Stage State StoredData Symbol View"
         ),
         "core.ops": "UNKNOWN_LOCATION Location Op Region Value",
         "core.topology": "Device DeviceType Host Link Route Switch Topology",
@@ -192,6 +193,7 @@ __all__ = [
     "Splat",
     "Stage",
     "StageSet",
+    "State",
     "StoredData",
     "Switch",
     "Symbol",

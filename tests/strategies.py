@@ -46,6 +46,7 @@ from ir.core.module import (
     Schedule,
     Splat,
     Stage,
+    State,
     Symbol,
     View,
 )
@@ -406,6 +407,23 @@ def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
     return Resource(name, type_, draw(st.one_of(options)), digest, tuple(found))
 
 
+@st.composite
+def states(draw: st.DrawFn, entry: Func, taken: set[str]) -> list[Resource]:
+    """States that become results of ``entry``."""
+    found = []
+    for value in {value.name: value for value in entry.results if value.name[0] == "%"}.values():
+        if (
+            isinstance(value.type, TensorType)
+            and not value.type.sparse
+            and value.type.shape is not None
+            and draw(st.booleans())
+        ):
+            axis = draw(st.none() | st.integers(0, len(value.type.shape) - 1)) if value.type.shape else None
+            data = State(value.name[1:], axis, draw(st.integers(1, 4)))
+            found.append(Resource(draw(symbols(taken)), value.type, data))
+    return found
+
+
 # -- machines and decisions --------------------------------------------------------------------------------------------
 
 
@@ -594,7 +612,9 @@ def modules(draw: st.DrawFn, machines: bool = True) -> Module:
     weights = tuple(draw(resources(draw(symbols(taken)), mesh)) for _ in range(draw(st.integers(0, 2))))
     stages = draw(st.integers(1, 3)) if topology is not None and draw(st.booleans()) else 0
     found += weights
-    found.append(draw(funcs(draw(symbols(taken)), weights, mesh, stages)))
+    entry = draw(funcs(draw(symbols(taken)), weights, mesh, stages))
+    found += [] if stages else draw(states(entry, taken))
+    found.append(entry)
     if draw(st.integers(0, 3)) == 0:
         callee = draw(funcs(draw(symbols(taken)), weights, mesh, decided=False))
         found += [callee, draw(_caller(callee, draw(symbols(taken))))]

@@ -29,7 +29,7 @@ from ir import parse_module
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import OptimizerState, Phase, StageSet
-from ir.core.module import Declared, External, Module, Random, Resource, Stage
+from ir.core.module import Declared, External, Module, Random, Resource, Stage, State
 from ir.core.ops import Op, Value
 from ir.core.types import type_bytes
 from ir.ops.opdefs import module_opsets
@@ -129,7 +129,7 @@ def compare(case: Case, folder: Path) -> None:
 
 
 def modules_of(case: Case) -> tuple[Module, Module]:
-    """What the case gives to its passes, and what is kept of them; weights without data are random, by their names."""
+    """What the case gives to its passes, and what is kept of them; weights without data, and states, are random, by their names."""
     kept = golden.kept_outputs(case)
     first = case.path if case.path.suffix == ".ir" else kept[0]
     before, after = (with_weights(parse_module(path.read_text(encoding="utf-8"), path.name)) for path in (first, kept[-1]))
@@ -144,7 +144,7 @@ def with_weights(module: Module) -> Module:
 
 
 def _with_data(resource: Resource) -> Resource:
-    if not isinstance(resource.data, Declared):
+    if not isinstance(resource.data, Declared | State):
         return resource
     return replace(resource, data=Random("normal", zlib.crc32(resource.name.encode()), 0.5))
 

@@ -35,7 +35,7 @@ from dnnc.onnx.faults import (
     WeightWithoutStaticType,
 )
 from ir.core.diagnostics import Diagnostic, InvalidInput
-from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, State, View
 from ir.core.types import DType, TensorType
 from ir.system.digests import OpenFile, Stamp
 from ir.system.files import open_input
@@ -183,7 +183,7 @@ def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
             return next(random_pieces(type_, resource.data, type_.elements)).reshape(_shape(type_))
         case External():
             return _read_external(resource.name, type_, resource.data, files_of(source))
-        case Declared():
+        case Declared() | State():
             raise InvalidInput(WeightWithoutData(resource.name), where=resource.name)
         case View():
             return box_of(resource, resource.data, source).reshape(_shape(type_))

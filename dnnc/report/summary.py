@@ -14,7 +14,7 @@ from typing import Any
 from dnnc.report.tables import Table, columns, key_values, table_text
 from ir.core.dims import symbols
 from ir.core.facets import DECISIONS, Cost
-from ir.core.module import Func, Module, Resource
+from ir.core.module import Func, Module, Resource, State
 from ir.core.ops import Value, all_ops
 from ir.core.types import TensorType, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text
@@ -83,7 +83,7 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
     ``cost``), or from the module itself. Raises ValueError without a function."""
     given, module = module, expand(module)
     entry: Func = module.entry
-    resources = tuple(module.of_type(Resource))
+    resources = tuple(one for one in module.of_type(Resource) if not isinstance(one.data, State))
     ops = tuple(all_ops(entry.ops))
     costed_entry = expand(costed).entry if costed else entry
     known = [(op, cost) for op in all_ops(costed_entry.ops) if (cost := op.facet(Cost)) is not None]

@@ -2,7 +2,8 @@
 
 A module is an ordered tuple of symbols, each with a name ``@...`` that is unique in the module:
 
-- ``Resource``: a weight or constant, by reference; the bytes stay where they are.
+- ``Resource``: a weight or constant, by reference; the bytes stay where they are. Or a state: a tensor that a device keeps from
+  step to step.
 - ``Func``: a function; the first one is the entry.
 - ``Topology`` (``ir/core/topology.py``), ``Mesh``: the machines.
 - ``Stage``: after lowering, the program of one device (or of a mesh of devices), with ``comm`` ops at its borders.
@@ -83,7 +84,21 @@ class View:
     length: tuple[int, ...]
 
 
-ResourceData: TypeAlias = StoredData | View
+@dataclass(frozen=True, slots=True)
+class State:
+    """A tensor that stays on its device from one step to the next: after each step it becomes the result ``result`` of the
+    entry function (a name without ``%``), which has its type.
+
+    ``axis``: the dimension along which a step writes new positions into a buffer that keeps the others, so that the old and the
+    new tensor may be one buffer; None: all elements are new. ``sets``: how many groups of sequences are in flight, each with a
+    buffer of its own; a step reads that of its group."""
+
+    result: str
+    axis: int | None = None
+    sets: int = 1
+
+
+ResourceData: TypeAlias = StoredData | View | State
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +333,11 @@ class Module:
         """Resources by name. Built at each call: keep it where it is used in a loop."""
         return {resource.name: resource for resource in self.of_type(Resource)}
 
+    @property
+    def states(self) -> dict[str, State]:
+        """The states by the name of their resource, in order."""
+        return {one.name: one.data for one in self.of_type(Resource) if isinstance(one.data, State)}
+
     def symbol(self, name: str) -> Symbol | None:
         return next((symbol for symbol in self.symbols if symbol.name == name), None)
 
@@ -350,6 +370,7 @@ __all__ = [
     "Schedule",
     "Splat",
     "Stage",
+    "State",
     "StoredData",
     "Symbol",
     "View",

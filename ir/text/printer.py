@@ -29,6 +29,7 @@ from ir.core.module import (
     Schedule,
     Splat,
     Stage,
+    State,
     Symbol,
     View,
 )
@@ -126,12 +127,15 @@ class _Printer:
                 self.plan(symbol, indent)
 
     def resource(self, resource: Resource, indent: str) -> None:
+        keyword = "state" if isinstance(resource.data, State) else "resource"
         digest = f" digest {quote_text(resource.digest)}" if resource.digest and not self.short else ""
         data = resource_data_text(resource.data, resource.type)
         if len(data) > LONG_DATA and isinstance(resource.data, Inline) and self.aliases.used and data.endswith('")'):
             data = f"inline({'..' if self.short else self.aliases.data(data[len('inline(') : -1])})"
         facets = self.facets_text(resource.facets)
-        self.lines.append(f"{indent}resource {quote_name(resource.name)} : {self.type(resource.type)} = {data}{digest}{facets}")
+        self.lines.append(
+            f"{indent}{keyword} {quote_name(resource.name)} : {self.type(resource.type)} = {data}{digest}{facets}"
+        )
 
     def like(self, renaming: Renaming, listed: dict[str, list[int]], indent: str) -> None:
         """A line for resources that are like others (``ir/text/likeness.py``)."""
@@ -374,6 +378,8 @@ def resource_data_text(data: ResourceData, type_: Type) -> str:
             return f"random({quote_word(data.distribution)}, {', '.join(record_items(data, ('distribution',)))})"
         case Declared():
             return "declared"
+        case State(result):
+            return f"{quote_text(result)} {record_text(data, ('result',))}".rstrip()
         case View(whole):
             return f"view({', '.join([resource_data_text(whole, _whole_type(data, type_)), *record_items(data)])})"
 

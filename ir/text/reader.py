@@ -33,6 +33,7 @@ from ir.core.module import (
     Schedule,
     Splat,
     Stage,
+    State,
     Symbol,
     View,
 )
@@ -147,6 +148,15 @@ class Reader(TokenReader):
         elif isinstance(data, View) and isinstance(data.whole, Part):
             data = replace(data, whole=self.inline_data(data.whole.value, type_))
         resource = self.placed(name, Resource(self.name(name), type_, data, digest, facets))
+        self.resources.append(resource)
+        return resource
+
+    def state(self, children: list[Any]) -> Resource:
+        name, type_token, result, *rest = children
+        fields = rest.pop(0) if rest and isinstance(rest[0], list) else []
+        facets = self.facets(rest[0]) if rest else ()
+        data = self.build(State, result, fields, result=self.text(result)) or State("")
+        resource = self.placed(name, Resource(self.name(name), self.one_type(type_token), data, "", facets))
         self.resources.append(resource)
         return resource
 

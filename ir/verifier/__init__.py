@@ -57,6 +57,9 @@ Programs
          conversions are in no program. Types have no layouts. At the border of the stage, a local type is that of the part of
          ``of`` (of a result: of its type) on each device of the program. A ``comm.member`` has a value for each device; a
          ``comm.part`` is of a resource, and ``of`` has its type; a collective is along an axis of the stage's mesh.
+States
+- INV24  A state becomes a result of the entry function, of its type, that no other state becomes. Ops that read it, and the op
+         that makes what it becomes, are in one stage, which returns that result.
 
 Where a module leaves out the ops of a stage, those of its first program say its messages (INV17, INV22).
 
@@ -80,6 +83,7 @@ from ir.verifier.locals import check_locals
 from ir.verifier.machines import check_machines
 from ir.verifier.orders import check_orders
 from ir.verifier.programs import check_programs
+from ir.verifier.states import check_states
 from ir.verifier.strategies import check_strategies
 from ir.verifier.symbols import check_symbols
 
@@ -98,6 +102,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
     check_strategies(findings)
     check_orders(findings)
     check_locals(findings)
+    check_states(findings)
     return findings.sorted()
 
 

@@ -24,7 +24,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir.core.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
-from ir.core.module import Func, Module, Resource
+from ir.core.module import Func, Module, Resource, State
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import TensorType, Type, type_bytes
@@ -75,7 +75,7 @@ def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
     marked = {name: facet.size for name, r in resources.items() for facet in r.facets if isinstance(facet, OptimizerState)}
     if marked:
         return marked
-    floats = {name: r.type for name, r in resources.items() if is_float(r.type)}
+    floats = {name: r.type for name, r in resources.items() if is_float(r.type) and not isinstance(r.data, State)}
     return {name: STATES * 4 * (t.elements or 0) for name, t in floats.items() if isinstance(t, TensorType) and t.elements != 1}
 
 

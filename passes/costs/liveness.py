@@ -5,7 +5,7 @@ A workload of opaque units (``dnnc.work``) states the bytes of each unit, its me
 
 A stage runs its ops one after another in the order of the function, so a stage's memory has three parts:
 
-- *weights*: each resource that an op of the stage reads, once, however many ops read it;
+- *weights*: each resource that an op of the stage reads, once, however many ops read it; a state once for each of its sets;
 - *workspace*: the most bytes of activations alive at once;
 - *buffers*: ``SLOTS`` copies of every tensor received from another stage (one is filled while the other is read).
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.core.module import Func, Module
+from ir.core.module import Func, Module, State
 from ir.core.ops import Op, Value
 from ir.core.types import type_bytes
 from passes.graph.graph import reads
@@ -41,8 +41,11 @@ def value_bytes(value: Value) -> int:
 
 
 def resource_bytes(module: Module) -> dict[str, int]:
-    """Bytes of each resource, by name."""
-    return {resource.name: type_bytes(resource.type) or 0 for resource in module.resources.values()}
+    """Bytes of each resource, by name; of a state, those of all its sets."""
+    return {
+        resource.name: (type_bytes(resource.type) or 0) * (resource.data.sets if isinstance(resource.data, State) else 1)
+        for resource in module.resources.values()
+    }
 
 
 def live_bytes(func: Func) -> tuple[int, ...]:

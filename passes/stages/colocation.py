@@ -15,6 +15,8 @@
    of one layer in different stages would each move a copy.
 6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
 
+7. *States* of a decoder: all that read one, with the op that makes what it becomes.
+
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
 Invariant: the classes form no cycle. Merging may close one (a path that leaves the class and returns); then everything on
@@ -84,6 +86,10 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     for name in sorted(written_resources(func.ops)):
         for user in readers.get(name, ()):
             classes.join(readers[name][0], user)
+    for name, state in module.states.items():
+        users = [*readers.get(name, ()), *([maker[f"%{state.result}"]] if f"%{state.result}" in maker else [])]
+        for user in users:
+            classes.join(users[0], user)
     edges = _edges(maker, read)
     if classes.joined:
         merge_cycles(classes, edges)

@@ -47,7 +47,7 @@ from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from dnnc.engines.onnxruntime.write.weights_file import in_file, layout, with_places, write_weights
 from dnnc.onnx.weights import WeightFiles, WeightSource, check_weights, files_of, read_resource
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.core.module import Declared, External, Func, Inline, Module, Program, Resource, Schedule, Stage
+from ir.core.module import Declared, External, Func, Inline, Module, Program, Resource, Schedule, Stage, State
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.system.digests import digest_weights
@@ -147,7 +147,7 @@ def write_model(
     ``out`` exists and is no file."""
     refuse_special(out)
     resources = module.resources
-    used = [[resources[name] for name in _resource_names(module.entry) if name in resources]]
+    used = [_stored(resources, module.entry)]
     _refuse_declared(used, "shared")
     places = layout(used[0], f"{out.name}.data")
     files = files_of(data)
@@ -207,10 +207,7 @@ def _write_models(
     (target / "stages").mkdir()
     resources, stages = module.resources, tuple(own.stage for own in cut)
     functions = [None if own.stage.mesh else own.models[0].func for own in cut]
-    used = [
-        [resources[name] for name in _resource_names(stage if func is None else func) if name in resources]
-        for stage, func in zip(stages, functions, strict=True)
-    ]
+    used = [_stored(resources, stage if func is None else func) for stage, func in zip(stages, functions, strict=True)]
     _refuse_declared(used, weights)
     if weights != "none":
         check_weights(replace(module, symbols=tuple({r.name: r for of_stage in used for r in of_stage}.values())), files)
@@ -261,11 +258,11 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
     onnx.save_model(proto, str(path))
 
 
-def _resource_names(func: Func | Stage) -> Iterable[str]:
-    """Names of the resources that ops read or that are results, in order of first use."""
+def _stored(resources: Mapping[str, Resource], func: Func | Stage) -> list[Resource]:
+    """The resources that ops read or that are results, in order of first use, without states."""
     names = dict.fromkeys(name for op in func.ops for name in reads(op) if name[0] == "@")
     names.update(dict.fromkeys(value.name for value in func.results if value.name[0] == "@"))
-    return names
+    return [resources[name] for name in names if name in resources and not isinstance(resources[name].data, State)]
 
 
 def _refuse_declared(used: list[list[Resource]], weights: str) -> None:

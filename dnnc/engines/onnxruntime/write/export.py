@@ -1,9 +1,9 @@
 """Exports a function or a stage as an ONNX model: the inverse of the import.
 
 Names lose ``%`` and ``@``; regions become subgraphs; values of ``comm.recv`` become graph inputs, operands of ``comm.send``
-graph outputs, each value once. Locations become node names and metadata, so that importing the model gives ops with the same
-locations. Exception: if nodes of one graph have the same name (a function that is called twice gives such nodes), all but the
-first get a suffix, because onnxruntime refuses the graph otherwise.
+graph outputs, each value once. States become graph inputs behind all others. Locations become node names and metadata, so that
+importing the model gives ops with the same locations. Exception: if nodes of one graph have the same name (a function that is
+called twice gives such nodes), all but the first get a suffix, because onnxruntime refuses the graph otherwise.
 
 Invariants: every value keeps its ONNX name (a resource that has the name of a value gets a suffix); the model has only what the
 function uses; weights are not read here, ``tensors`` decides how.
@@ -28,7 +28,7 @@ from dnnc.onnx.weights import WeightSource, read_resource
 from ir.core.attributes import AttrKind, Dense
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import InTraining, facet_text
-from ir.core.module import Declared, External, Func, Inline, Module, Resource, Stage, View
+from ir.core.module import Declared, External, Func, Inline, Module, Resource, Stage, State, View
 from ir.core.names import unique
 from ir.core.ops import Op, Region, Value, all_ops, all_values
 from ir.core.types import DType, MapType, OptionalType, SeqType, TensorType, Type
@@ -166,6 +166,7 @@ class _Builder:
         self.resources = module.resources
         self.values: dict[str, onnx_ir.Value] = {}
         self.initializers: list[onnx_ir.Value] = []
+        self.states: list[onnx_ir.Value] = []
         self.taken = {value.name[1:] for value in (*func.args, *all_values(func.ops))}
         self.dtypes: set[DType] = set()
         self.node_names = {op.location.node for op in all_ops(func.ops)}
@@ -182,7 +183,7 @@ class _Builder:
         outputs = [self.output(name, types.get(name)) for name in names]
         attributes = dict(self.source.attributes)
         graph = onnx_ir.Graph(
-            inputs,
+            [*inputs, *self.states],
             outputs,
             nodes=nodes,
             initializers=self.initializers,
@@ -228,19 +229,23 @@ class _Builder:
             value.type = None
 
     def value(self, name: str) -> onnx_ir.Value | None:
-        """The ONNX value of an operand, None for an absent one. Makes an initializer at the first use of a resource."""
+        """The ONNX value of an operand, None for an absent one. Makes an initializer at the first use of a resource, an input
+        at that of a state."""
         if not name:
             return None
         value = self.values.get(name)
         if value is None and name in self.resources:
             resource = self.resources[name]
             value = onnx_ir.Value(name=unique(name[1:], self.taken))
+            self.annotate(value, resource.type)
+            self.values[name] = value
+            if isinstance(resource.data, State):
+                self.states.append(value)
+                return value
             tensor = self.tensors(resource)
             if tensor.name != value.name:
                 tensor.name = value.name
             value.const_value = tensor
-            self.annotate(value, resource.type)
-            self.values[name] = value
             self.initializers.append(value)
         if value is None:
             raise AssertionError(f"{self.func.name}: {name} is used but not defined")  # the verifier forbids it

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dnnc.engines.onnxruntime.write.weights_file import INLINE_LIMIT, layout, write_weights
-from ir.core.module import External, Inline, Resource, View
+from ir.core.module import External, Inline, Resource, State, View
 from ir.core.types import TensorType, type_bytes
 from ir.ops.boxes import Box
 from passes.meshes import Part
@@ -110,8 +110,8 @@ def _cut(whole: Resource, part: Part) -> Resource:
     first_bit, bits = (elements * type_.dtype.bits for elements in (_index(start, shape), math.prod(length)))
     if isinstance(whole.data, External) and is_contiguous(part.box, shape) and first_bit % 8 == bits % 8 == 0:
         data: External | View = External(whole.data.file, whole.data.offset + first_bit // 8, bits // 8)
-    elif isinstance(whole.data, View):
-        raise AssertionError(f"the view {whole.name} is neither in a model nor in a file")
+    elif isinstance(whole.data, View | State):
+        raise AssertionError(f"{whole.name} is neither in a model nor in a file")
     else:
         data = View(whole.data, shape, start, length)
     return replace(whole, type=part.type, data=data, digest="")
