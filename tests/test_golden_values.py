@@ -129,7 +129,7 @@ def compare(case: Case, folder: Path) -> None:
 
 
 def modules_of(case: Case) -> tuple[Module, Module]:
-    """What the case gives to its passes, and what is kept of them; weights without data, and states, are random, by their names."""
+    """What the case gives to its passes, and what is kept of them; states, and weights without data, are random by name."""
     kept = golden.kept_outputs(case)
     first = case.path if case.path.suffix == ".ir" else kept[0]
     before, after = (with_weights(parse_module(path.read_text(encoding="utf-8"), path.name)) for path in (first, kept[-1]))
