@@ -61,7 +61,6 @@ NOT_RUN: dict[str, Reason] = {
     "passes/canonicalize/cast_like": Reason.ELEMENTS,
     "passes/canonicalize/sequences": Reason.TYPES,
     "passes/canonicalize/sequences_kept": Reason.TYPES,
-    "passes/contract/shared_weight": Reason.TYPES,
     "passes/cost/default": Reason.NO_VALUES,
     "passes/expand/copies": Reason.FUNCTION,
     "passes/fold/nested": Reason.TYPES,

@@ -140,7 +140,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
     if _asks_mesh(options) and not options.pipeline:
-        pipeline = for_meshes(pipeline)
+        pipeline = pipeline if trains else for_meshes(pipeline)
     elif _of_literature(options, profiled=profiled):
         pipeline = tuple(_by_reference(step) if step.name == "partition" else step for step in pipeline)
     pipeline = tuple(_searching(step, options, trains=trains) if step.name in PLANNERS else step for step in pipeline)
@@ -162,14 +162,12 @@ def _asks_mesh(options: CompileOptions) -> bool:
 
 
 def for_meshes(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """The named pipeline for plans on meshes alone: fused projections are taken apart first, and nothing is grouped, which
-    serves the search on single devices. A training step has its weights as they are."""
+    """The named pipeline of inference for plans on meshes alone: fused projections are taken apart first. (A training step has
+    its weights as they are.)"""
     from passes.framework.pipeline import parse_pipeline
 
-    if not any(step.name == "contract" for step in pipeline):
-        return pipeline
     unfuse = parse_pipeline("unfuse")
-    apart = [(*unfuse, step) if step.name == "cost" else (step,) for step in pipeline if step.name != "contract"]
+    apart = [(*unfuse, step) if step.name == "cost" else (step,) for step in pipeline]
     return tuple(step for steps in apart for step in steps)
 
 
@@ -284,7 +282,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if not stated.training and (flags := given(options, OF_TRAINING)):
         raise UsageError(PlanOfInference(flags), where=str(options.plan))
     pipeline = own or parse_pipeline(TRAINING_PIPELINE if stated.training else PIPELINE)
-    if meshes and not own:
+    if meshes and not own and not stated.training:
         pipeline = for_meshes(pipeline)
     if stated.training:
         training = options.training
@@ -293,8 +291,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         pipeline = with_training(pipeline, training, plan_only=options.plan_only)
         family: dict[str, Any] = {"family": training.schedule} if meshes else {}
         stated = replace(stated, **family)
-    # Groups serve the search alone; the plan is per op.
-    pipeline = tuple(stated if step.name in PLANNERS else step for step in pipeline if step.name != "contract")
+    pipeline = tuple(stated if step.name in PLANNERS else step for step in pipeline)
     rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
     pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
     if options.plan_only:

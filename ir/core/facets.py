@@ -124,7 +124,7 @@ class InTraining:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Node of the contracted graph that the op belongs to."""
+    """A group of ops, as earlier versions wrote it; passes that decide stages drop it."""
 
     keyword: ClassVar[str] = "group"
     group: int

@@ -1,5 +1,6 @@
 """Names of earlier versions in pipeline text, and what is written in their place today.
 
+The pass ``contract``, which grouped ops before ``partition`` did it by itself, is left out of what is read.
 The pass ``shard``, which searched meshes alone, is a part of ``partition``; the pipelines for meshes are those of ``partition``
 with a mesh.
 """
@@ -15,6 +16,8 @@ PIPELINES = {
     "localize",
 }
 """Texts of the named pipelines of earlier versions."""
+LEFT_OUT = ("contract",)
+"""Passes of earlier versions that nothing needs."""
 
 
 def instead_of(name: str, options: Mapping[str, str]) -> str:
@@ -31,4 +34,4 @@ def instead_of(name: str, options: Mapping[str, str]) -> str:
     return f"partition{{{words}}},place"
 
 
-__all__ = ["PIPELINES", "instead_of"]
+__all__ = ["LEFT_OUT", "PIPELINES", "instead_of"]

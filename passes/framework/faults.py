@@ -1,4 +1,4 @@
-"""Faults of pipelines and their text, and of the passes of one file: ``schedule``, ``place``, ``contract``. Codes 30.."""
+"""Faults of pipelines and their text, and of the passes of one file: ``schedule`` and ``place``. Codes 30.."""
 
 from __future__ import annotations
 
@@ -186,15 +186,6 @@ class FewerBuffers(Fault, code="W3026"):
     @property
     def over(self) -> int:
         return self.needed - self.limit
-
-
-class LargeLattice(Fault, code="W3027"):
-    """No contraction brings the number of ideals (sets of ops that contain their predecessors) under the limit; the search
-    goes on with the exact groups, which may take long."""
-
-    message = "the lattice stays above {limit} ideals: {reason}"
-    limit: int
-    reason: str
 
 
 class NotBetter(Fault, code="E3030"):

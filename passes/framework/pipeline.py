@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import grammars
 from ir.core.diagnostics import DiagnosticSink, Fault, Span, UsageError
 from passes.framework.base import Pass
-from passes.framework.earlier import instead_of
+from passes.framework.earlier import LEFT_OUT, instead_of
 from passes.framework.faults import (
     EarlierName,
     OptionsTogether,
@@ -167,6 +167,8 @@ class _Reader:
                 steps += parse_pipeline(PIPELINES[name], name, self.without)
             elif instead := instead_of(name, _written(options)):
                 self.fault(node.children[0], EarlierName(name, instead))
+            elif name in LEFT_OUT:
+                continue
             elif name not in PASSES:
                 self.fault(node.children[0], UnknownPass(name, near(name, {*PASSES, *PIPELINES})))
             elif name not in self.without:

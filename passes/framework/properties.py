@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from ir.core.facets import Cost, Group, OptimizerState, Phase, StageSet, Time
+from ir.core.facets import Cost, OptimizerState, Phase, StageSet, Time
 from ir.core.module import Func, Module, Plan, Program, Resource, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.topology import Topology
@@ -22,7 +22,6 @@ class Property(StrEnum):
     TOPOLOGY = "topology"
     TRAINABLE = "trainable"
     COSTED = "costed"
-    GROUPED = "grouped"
     STAGED = "staged"
     PLANNED = "planned"
     PLACED = "placed"
@@ -37,7 +36,6 @@ MEANING: Mapping[Property, str] = {
     Property.TOPOLOGY: "the module describes machines",
     Property.TRAINABLE: "a weight says by which optimizer it is trained",
     Property.COSTED: "each op has its cost, or its seconds by type of device",
-    Property.GROUPED: "each op is in a group",
     Property.STAGED: "each op is in a stage",
     Property.PLANNED: "the module has a plan",
     Property.PLACED: "each stage of the plan has devices",
@@ -104,7 +102,6 @@ _PREDICATES: Mapping[Property, Callable[[Module], bool]] = {
     Property.TOPOLOGY: _has(Topology),
     Property.TRAINABLE: _trainable,
     Property.COSTED: lambda module: _each_op(module, Cost, Time),
-    Property.GROUPED: lambda module: _each_op(module, Group),
     Property.STAGED: lambda module: _each_op(module, StageSet),
     Property.PLANNED: _has(Plan),
     Property.PLACED: _placed,

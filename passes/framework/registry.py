@@ -53,7 +53,6 @@ LISTED: dict[str, Listed] = {
     "cost": Listed("passes.prepare.cost:CostPass", (), (Property.COSTED,)),
     "fold": Listed("passes.prepare.fold:FoldPass"),
     "expand": Listed("passes.prepare.fold:ExpandPass"),
-    "contract": Listed("passes.prepare.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
     "partition": Listed("passes.partition.partition_pass:PartitionPass", _SEARCHED, _STAGED, _WHOLE),
     "reference": Listed("passes.reference.reference_pass:ReferencePass", _SEARCHED, _STAGED, _WHOLE),
     "assign": Listed("passes.partition.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, _WHOLE),
@@ -68,7 +67,7 @@ LISTED: dict[str, Listed] = {
 """Every pass by its name, in the order of a full pipeline."""
 
 PIPELINES: dict[str, str] = {
-    "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0,mesh=any},place,schedule,lower,localize",
+    "default-inference": "canonicalize,cost,fold,partition{replicas=0,mesh=any},place,schedule,lower,localize",
     "profiled": "partition{replicas=0},place,schedule",
     "default-training": "training,canonicalize,cost,partition{objective=training,replicas=0,mesh=any},place,differentiate,"
     "schedule,lower,localize",

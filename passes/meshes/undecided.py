@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from dataclasses import replace
 
-from ir.core.facets import FORWARD, ShardRule, StageSet, phase_of
+from ir.core.facets import FORWARD, Group, ShardRule, StageSet, phase_of
 from ir.core.module import Func, Mesh, Module, Plan, Program, Resource, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.types import without_layout
@@ -17,7 +17,8 @@ from passes.meshes.reshard_ops import bare_value, plain
 
 
 def undecided(module: Module, *, copies: bool = False) -> Module:
-    """The module as it was before ``partition``: no layouts, strategies, stages, meshes, plan. With ``copies``, the ops that
+    """The module as it was before ``partition``: no layouts, strategies, stages, meshes, plan, and no groups of ops, which
+    modules of earlier versions have. With ``copies``, the ops that
     are a stage's own copies of others are still in it. An entry or a module about which nothing was decided is the same
     object."""
     old = module.entry
@@ -28,7 +29,7 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
         func,
         ops=tuple(map(_op, func.ops)),
         results=tuple(map(bare_value, func.results)),
-        attributes=tuple((key, value) for key, value in func.attributes if not key.startswith("shard.")),
+        attributes=tuple((key, value) for key, value in func.attributes if not key.startswith(("shard.", "contract."))),
     )
     symbols = tuple(
         (old if func == old else func)
@@ -75,7 +76,7 @@ def _originals(func: Func) -> Func:
 
 
 def _op(op: Op) -> Op:
-    facets = tuple([facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet)])
+    facets = tuple([facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet | Group)])
     results = tuple([bare_value(value) for value in op.results])
     unchanged = len(facets) == len(op.facets) and all(one is other for one, other in zip(results, op.results, strict=True))
     return op if unchanged else replace(op, facets=facets, results=results)

@@ -1,6 +1,6 @@
 """The pass ``partition``: stages, devices and layouts, chosen together.
 
-Reads costs and the topology, and where ``contract`` left any, its groups. Writes the stage of each op, and where stages are on
+Reads costs and the topology. Writes the stage of each op, and where stages are on
 meshes these, strategies, layouts and reshards (``passes.plan``); and a ``Plan`` with its proof. It asks up to three searches:
 
 - stages on single devices and replicas, between any two ideals of the lattice (``bridge.lattice_search``);
@@ -18,9 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ir.core.attributes import Attributes
 from ir.core.diagnostics import DiagnosticSink, UsageError
-from ir.core.facets import Group
 from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
@@ -199,15 +197,14 @@ class PartitionPass(LatticeSearch):
         mixed = not (search.replicas == 1 or search.training)
 
         def run(context: PassContext, seconds: float | None) -> Module:
-            given = self._for_meshes(module, context) if self.mesh == ANY_FORM else without_groups(module)
+            given = self._for_meshes(module, context) if self.mesh == ANY_FORM else module
             return (search if seconds is None else replace(search, time_limit=seconds)).run(given, context)
 
         return Search(MIXED if mixed else KINDS[MESHES], MESHES, run)
 
     def _for_meshes(self, module: Module, context: PassContext) -> Module:
-        """The module with fused projections taken apart, whose parts can be split, and without groups; a training step has its
-        weights as they are."""
-        module = without_groups(module)
+        """The module with fused projections taken apart, whose parts can be split; a training step has its weights as they
+        are."""
         if self.objective == TRAINING.name:
             return module
         inside = replace(context, statistics={}, sink=DiagnosticSink())
@@ -228,13 +225,3 @@ class PartitionPass(LatticeSearch):
         one = self.stages == 1 and counted.get("candidates") == 1
         context.count(self.name, **{f"{BOUND}{MESH if one else MESHES}": plan.bound})
         return module
-
-
-def without_groups(module: Module) -> Module:
-    """The module without what ``contract`` wrote, which is of single devices."""
-    entry = module.entry
-    if not any(op.facet(Group) for op in entry.ops):
-        return module
-    ops = tuple(replace(op, facets=tuple(facet for facet in op.facets if not isinstance(facet, Group))) for op in entry.ops)
-    kept: Attributes = tuple(pair for pair in entry.attributes if not pair[0].startswith("contract."))
-    return module.replace(entry, replace(entry, ops=ops, attributes=kept))

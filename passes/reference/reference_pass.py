@@ -115,8 +115,8 @@ class ReferencePass(LatticeSearch):
         return module.replace(plan, steps.told(plan, None))
 
     def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
-        """The problem of the options: of a training graph every node, else the classes of nodes that share a stage. What
-        ``contract`` joins is for throughput and contiguous splits."""
+        """The problem of the options: of a training graph every node, else the classes of nodes that share a stage. Reductions
+        are for throughput and contiguous splits."""
         if self._pipeline:
             return super()._asked(module, topology, context, steps)
         net = context.analyses.get(network, topology)
@@ -165,19 +165,19 @@ class ReferencePass(LatticeSearch):
         solver = solve_training if self.split == CONTIGUOUS else solve_any_training
         return lambda problem, budget: solver(graph, "sum", budget, context.progress)
 
-    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> tuple[Asked, Solution]:
+    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> Solution:
         if self.split == CONTIGUOUS or not self._minimises.streams or not memory_can_bind(asked.fine):
             return super()._first(asked, search, budget, context, ends)
         part = replace(budget, seconds=FIRST_SHARE * budget.seconds)
-        asked, solution = super()._first(asked, search, part, context, ends)
-        return asked, bounded(solution, asked, budget, ends, context.progress)
+        solution = super()._first(asked, search, part, context, ends)
+        return bounded(solution, asked, budget, ends, context.progress)
 
     def _counts_exactly(self, asked: Asked) -> bool:
         """For one sample alone an edge needs no more buffers than the search counts."""
         return self._minimises.alone or super()._counts_exactly(asked)
 
-    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
-        return super()._on_copies(asked, held, search, budget, context) if self._pipeline else None
+    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
+        return super()._on_copies(asked, held, search, budget) if self._pipeline else None
 
     def _on_machines(
         self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float, context: PassContext

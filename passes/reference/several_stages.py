@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from passes.partition.bridge.memory import against, with_bound
+from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.on_links import link_value
 from passes.partition.bridge.plan import Asked
 from passes.partition.objective import Budget, Parts, Solution
@@ -16,7 +16,7 @@ from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.pieces import pieces
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
-from passes.stages.bounds import lower_bound
+from passes.stages.bounds import lower_bound, prices
 from passes.stages.problem import Problem
 
 S = TypeVar("S", bound=Solution)
@@ -52,7 +52,8 @@ def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progr
     """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
     weights, so what is proven where these alone count is proven of all."""
     problem = asked.problem
-    known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
+    bound, reason = lower_bound(asked.fine, prices(asked.fine))
+    known = with_bound(solution, bound, f"{reason}; {OVERCOUNTED}")
     if solution.interrupted or known.status == "optimal":
         return known
     weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))

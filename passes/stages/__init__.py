@@ -1,5 +1,5 @@
-"""A function divided into stages, and stages given to devices: the problems that ``contract``, ``partition``, ``place`` and
-``replay`` share, as numbers, and what holds of them whoever solves them.
+"""A function divided into stages, and stages given to devices: the problems that ``partition``, ``place`` and ``replay``
+share, as numbers, and what holds of them whoever solves them.
 
 - ``problem``, ``from_ir``: nodes, tensors and kinds of devices; what a stage costs; ``arrays``: their rows, flat;
 - ``load``: how compute and transfers of a device add up;

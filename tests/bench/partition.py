@@ -1,6 +1,5 @@
 """Seconds of the partition search: public workloads, zoo models and lattices too large to walk. Run as
-``python -m tests.bench.partition``; prints one row each, the median of five searches after the JIT cache is filled. Lattices
-too large to walk have a second row: the same search after antichain contraction, its gap against the same bound."""
+``python -m tests.bench.partition``; prints one row each, the median of five searches after the JIT cache is filled."""
 
 from __future__ import annotations
 
@@ -17,13 +16,10 @@ from passes.framework.pipeline import parse_pipeline
 from passes.partition.lattice.search.throughput import solve
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
-from passes.stages.lattice.coarsen import coarsen
 from passes.stages.problem import Problem
 from passes.stages.reduce import ordered, quotient, reduce
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
 from tests.passes.partition.lattice.search.test_workloads import FOLDER, OPTIMA, read
-
-CONTRACTED = 20_000
 
 
 def problems() -> Iterator[tuple[str, Problem]]:
@@ -65,20 +61,6 @@ def main() -> None:
         print(
             f"{name:36} {problem.size:5} {counts.ideals:8} {counts.transitions:10} {statistics.median(seconds):8.4f} {gap:7.2%}"
         )
-
-        if solution.status == "optimal":
-            continue
-        start = time.perf_counter()
-        small = quotient(problem, reduce(problem))
-        coarse = coarsen(small, CONTRACTED)
-        if coarse is not None:
-            small = quotient(small, coarse.groups)
-            solution = solve(small)
-            counts, gap, seconds = solution.statistics, solution.value / bound - 1, [time.perf_counter() - start]
-            print(
-                f"{f'  contracted to {CONTRACTED} ideals':36} {small.size:5} {counts.ideals:8} {counts.transitions:10} "
-                f"{seconds[0]:8.4f} {gap:7.2%}"
-            )
 
 
 if __name__ == "__main__":

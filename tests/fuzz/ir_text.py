@@ -12,7 +12,7 @@ from tests.golden import ROOT
 
 PIPELINES = (
     "", "canonicalize", "cost", "canonicalize,cost,fold", "expand", "canonicalize,unfuse,cost",
-    "canonicalize,cost,contract", "canonicalize,cost,partition", "default-inference", "cost,partition{mesh=auto},place",
+    "canonicalize,cost,partition", "default-inference", "cost,partition{mesh=auto},place",
     "assign", "replay", "place", "schedule", "lower", "place,schedule,lower",
     "partition{objective=latency,pieces=2},place,schedule", "partition{stages=2}", "cost{",
 )  # fmt: skip

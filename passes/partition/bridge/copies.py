@@ -25,10 +25,9 @@ from passes.stages.bounds import best_bound, prices
 from passes.stages.problem import Problem, pools
 
 
-def on_copies(asked: Asked, held: Problem, whole: Problem, search: Callable[[Problem], Solution]) -> Solution | None:
+def on_copies(asked: Asked, held: Problem, search: Callable[[Problem], Solution]) -> Solution | None:
     """The best plan of the fewest hosts that hold the model, on all in turn; it names its devices. None where devices or hosts
-    differ, or a stage may not have as many replicas. ``held``: ``asked.problem`` with the workspaces of ``safe``; ``whole``:
-    the problem that the bound is of."""
+    differ, or a stage may not have as many replicas. ``held``: ``asked.problem`` with the workspaces of ``safe``."""
     problem, devices = asked.problem, asked.topology.devices
     size = host_size(asked.topology)
     if not size or len(set(pools(problem.kinds))) > 1:
@@ -44,7 +43,7 @@ def on_copies(asked: Asked, held: Problem, whole: Problem, search: Callable[[Pro
             solution = within_memory(replace(asked, problem=part), safe, solution, search)
         except Overfull:
             continue
-        return _copied(asked, whole, solution, copies, count)
+        return _copied(asked, solution, copies, count)
     return None
 
 
@@ -65,7 +64,7 @@ def _on(problem: Problem, count: int, most: int) -> Problem:
     return replicate(one, min(most, count)) if min(most, count) > 1 else one
 
 
-def _copied(asked: Asked, whole: Problem, solution: Solution, copies: int, count: int) -> Solution:
+def _copied(asked: Asked, solution: Solution, copies: int, count: int) -> Solution:
     """The solution of ``count`` devices on ``copies`` times as many."""
     assert solution.stages is not None
     names, first = [device.name for device in asked.topology.devices], 0
@@ -77,7 +76,7 @@ def _copied(asked: Asked, whole: Problem, solution: Solution, copies: int, count
         first += replicas
     found = replace(solution, stages=tuple(stages), devices=tuple(devices))
     found = replace(found, value=slowest(counting(asked.problem, asked.topology), found))
-    return with_bound(found, *best_bound(whole, prices(whole)))
+    return with_bound(found, *best_bound(asked.problem, prices(asked.problem)))
 
 
 __all__ = ["is_enough", "on_copies"]

@@ -1,8 +1,6 @@
-"""The search over the lattice: from groups and a topology to stages on single devices and replicas, a plan and its proof.
+"""The search over the lattice: from costs and a topology to stages on single devices and replicas, a plan and its proof.
 
-Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
-to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph before
-it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a ``Plan``. A
+Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a ``Plan``. A
 stage that holds pinned ops has its device filled in, the others are for ``place``. The plan's certificate says how the bound
 was reached, what was searched, and what the user asked for.
 
@@ -38,16 +36,15 @@ from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, in_steps, one_stage, whole_model, with_handover
-from passes.partition.bridge.memory import against, within_memory
+from passes.partition.bridge.memory import within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
-from passes.partition.bridge.plan import Asked, contracted_groups, contracted_inexactly, plan_stages, with_stages
+from passes.partition.bridge.plan import Asked, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution, uncut
 from passes.solvers.work import now, sufficient_gap
-from passes.stages.bounds import best_bound
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
 from passes.stages.fusing import streamed_problem_of, with_borders
@@ -243,7 +240,7 @@ class LatticeSearch(Pass):
         if not states_bytes(module.entry) and memory_can_bind(safe):
             least = steps.problem(stream, replicas, least=True) if steps is not None else safe
             fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
-        groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
+        groups, problem = self._groups(module, fine, context, steps)
         if cuts and 2 in (self.stages, len(topology.devices)) and self.chunks == 1:
             groups, problem = self._over(fine, on_two_sides(fine, groups), steps)
         return Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
@@ -258,21 +255,17 @@ class LatticeSearch(Pass):
     def _solved(
         self, asked: Asked, context: PassContext, ends: float, beaten: float
     ) -> tuple[Asked, Solution, Solution | None]:
-        """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``,
-        and more than was asked where ``contract`` left no plan; and the solution of ``on_copies``, the same where that is
-        enough. Raises Infeasible and NoBetterPlan."""
+        """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``;
+        and the solution of ``on_copies``, the same where that is enough. Raises Infeasible and NoBetterPlan."""
         budget = Budget(
             ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=self._seconds, beaten=beaten
         )
         search = self._search(asked, context)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
-        copied = self._on_copies(asked, held, search, budget, context)
+        copied = self._on_copies(asked, held, search, budget)
         if copied is not None and (copied.interrupted or is_enough(asked, copied)):
             return replace(asked, fine=asked.safe, problem=held), copied, copied
-        first = asked.problem
-        asked, solution = self._first(asked, search, budget, context, ends)
-        if asked.problem is not first:
-            held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
+        solution = self._first(asked, search, budget, context, ends)
 
         def again(tightened: Problem) -> Solution:
             return search(tightened, replace(budget, seconds=max(0.5, ends - now())))
@@ -281,14 +274,12 @@ class LatticeSearch(Pass):
             solution = within_memory(asked, held, solution, again, self.chunks)
         return replace(asked, fine=asked.safe, problem=held), solution, copied
 
-    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
+    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
         """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, or without hosts that
         are alike."""
         if not self.hosts or asked.steps is not None:
             return None
-        inexact = contracted_inexactly(asked.module.entry)
-        whole = self._whole(asked.fine, asked.module, context)[1] if inexact else asked.problem
-        return on_copies(asked, held, whole, lambda problem: search(problem, budget))
+        return on_copies(asked, held, lambda problem: search(problem, budget))
 
     def _search(self, asked: Asked, context: PassContext) -> Search:
         """The search that one problem after another is given to."""
@@ -299,22 +290,14 @@ class LatticeSearch(Pass):
 
         return search
 
-    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> tuple[Asked, Solution]:
-        """The first solution, of which the memory is not looked at again, and what it is of. Raises as ``_solved``."""
+    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> Solution:
+        """The first solution, of which the memory is not looked at again. Raises as ``_solved``."""
         solution = at_least_a_plan(lambda limits: search(asked.problem, limits), budget)
-        if asked.steps is None and contracted_inexactly(asked.module.entry):
-            groups, whole = self._whole(asked.fine, asked.module, context)
-            if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
-                asked = replace(asked, groups=groups, problem=whole)
-                limits = replace(budget, seconds=max(0.5, ends - now()))
-                solution = at_least_a_plan(lambda limits: search(whole, limits), limits)
-            elif asked.problem.size < whole.size:
-                solution = against(solution, whole, best_bound, "the graph was contracted for a quick search")
         if solution.stages is None and solution.bound >= budget.beaten < math.inf:
             solution = self._below(asked, solution, budget.beaten)
         if solution.stages is None:
             raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
-        return asked, solution
+        return solution
 
     def _counts_exactly(self, asked: Asked) -> bool:
         """Whether a search counts the memory of stages as ``place`` does: the bytes that a workload states."""
@@ -380,41 +363,19 @@ class LatticeSearch(Pass):
         if not topology.devices:
             raise InvalidInput(NoDevice(), where=topology.name)
 
-    def _groups(
-        self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext, steps: Steps | None
-    ) -> tuple[Groups, Problem]:
-        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
-        when nothing else is asked; where more is asked inside it, its classes stand instead."""
-        classes = context.analyses.get(colocation, module)
-        if self.stages:  # what contract joins is for any number
-            return self._over(fine, ordered(fine, classes), steps)
-        joined = contracted_groups(module.entry, self.comm)
-        # Groups that are exact by one count of workspaces need not be by another.
-        otherwise = memory_can_bind(fine) and not contracted_inexactly(module.entry)
-        if steps is not None or joined is None or otherwise:
-            return self._whole(fine, module, context, steps)
-        forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]
-        result: list[tuple[int, ...]] = []
-        for members in joined:
-            inside = set(members)
-            if inside & pinned or any(len(inside & ends) > 1 for ends in forced):
-                result += [c for c in classes if c[0] in inside]
-            else:
-                result.append(members)
-        return self._over(fine, ordered(fine, result))
-
-    def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
-        return groups, self._wide(quotient(fine, groups), groups, steps)
-
-    def _whole(self, fine: Problem, module: Module, context: PassContext, steps: Steps | None = None) -> tuple[Groups, Problem]:
-        """The problem with nothing given up, and its groups."""
+    def _groups(self, module: Module, fine: Problem, context: PassContext, steps: Steps | None) -> tuple[Groups, Problem]:
+        """Nodes of the search, and the problem over them: the classes of ``colocation``, joined, where any number of stages
+        will do, to what some best plan keeps together."""
         base = ordered(fine, context.analyses.get(colocation, module))
         joined = quotient(fine, base)
-        merged = reduce(joined)
+        merged = tuple((node,) for node in range(joined.size)) if self.stages else reduce(joined)
         if len(merged) == len(base):
             return base, self._wide(joined, base, steps)
         groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
         return self._over(fine, groups, steps)
+
+    def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        return groups, self._wide(quotient(fine, groups), groups, steps)
 
     def _wide(self, problem: Problem, groups: Groups, steps: Steps | None) -> Problem:
         """The problem with the replicas that its stages may have."""

@@ -16,9 +16,8 @@ from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
 from passes.partition.objective import Solution
 from passes.stages.arrays import Ints
-from passes.stages.bounds import prices
 from passes.stages.placement_from_ir import Memory, stage_memory
-from passes.stages.problem import Floats, Problem, stage_cost
+from passes.stages.problem import Problem, stage_cost
 from passes.stages.reduce import Groups
 
 _ROUNDS = 4
@@ -122,16 +121,10 @@ def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence
     return np.array([max(known, *(alive.get(op, 0) for op in ops)) for known, ops in zip(live.tolist(), groups, strict=True)])
 
 
-def against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floats], tuple[float, str]], why: str) -> Solution:
-    """The solution of a narrower problem with a bound that holds for the whole one."""
-    bound, reason = bounded(whole, prices(whole))
-    return with_bound(solution, bound, f"{reason}; {why}")
-
-
 def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     """The solution, ``bound`` proven of it."""
     status = outcome(solution.value, bound)
     return replace(solution, status=status, bound=solution.value if status == "optimal" else bound, reason=reason)
 
 
-__all__ = ["against", "with_bound", "within_memory"]
+__all__ = ["with_bound", "within_memory"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ir.core.facets import Group, StageSet
-from ir.core.module import Func, Module, PlanStage
+from ir.core.facets import StageSet
+from ir.core.module import Module, PlanStage
 from ir.core.topology import Topology
 from passes.costs.network import Network
 from passes.partition.objective import Parts, Solution
@@ -66,26 +66,6 @@ def with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
     return module.replace(func, replace(func, ops=ops))
 
 
-def contracted_groups(func: Func, comm: str) -> Groups | None:
-    """The groups of ``contract``, positions of the ops of each; None where it did not run, or for another ``comm``."""
-    groups: dict[int, list[int]] = {}
-    for i, op in enumerate(func.ops):
-        label = op.facet(Group)
-        if label is None:
-            return None
-        groups.setdefault(label.group, []).append(i)
-    return tuple(map(tuple, groups.values())) if groups and _contract_attribute(func, "comm") == comm else None
-
-
-def contracted_inexactly(func: Func) -> bool:
-    """Whether the groups of ``contract`` may keep together what every best plan parts."""
-    return _contract_attribute(func, "guarantee") not in (None, "exact")
-
-
-def _contract_attribute(func: Func, name: str) -> object:
-    return next((value.value for key, value in func.attributes if key == f"contract.{name}"), None)
-
-
 def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:
     return PlanStage(
         index=index,
@@ -102,10 +82,4 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
     )
 
 
-__all__ = [
-    "Asked",
-    "contracted_groups",
-    "contracted_inexactly",
-    "plan_stages",
-    "with_stages",
-]
+__all__ = ["Asked", "plan_stages", "with_stages"]

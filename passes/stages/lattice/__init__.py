@@ -2,6 +2,6 @@
 
 - ``tables``, ``states``: a problem as the kernels want it; which devices a plan has used up to a boundary;
 - ``orders``, ``ideals``: topological orders, and families of ideals with their prices;
-- ``dp``: from a family to stages; ``coarsen``: a smaller lattice, and how much that can cost;
+- ``dp``: from a family to stages;
 - ``kernels``, ``walk_kernels``: the compiled loops, and ``kernel_arrays``, what they read and fill in.
 """

@@ -70,7 +70,7 @@ def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert data["status"] in ("optimal", "within-gap")
     assert [stage["index"] for stage in data["stages"]] == [0, 1]
     assert max(stage["seconds"] for stage in data["stages"]) == pytest.approx(data["objective"])
-    parts = ["load", "canonicalize", "cost", "fold", "contract", "partition", "search", "place"]
+    parts = ["load", "canonicalize", "cost", "fold", "partition", "search", "place"]
     parts += ["schedule", "lower", "localize", "load-test", "write", "total"]
     assert list(data["seconds"]) == parts
     assert data["idle"] == ["cpu2"]
@@ -346,9 +346,9 @@ def test_import_binds_dims_of_an_exported_model(tmp_path: Path, capsys: pytest.C
 
 def test_opt_prints_after_passes_and_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dnnc(capsys, "import", MODEL, "-o", tmp_path / "m.ir")
-    command = ["opt", str(tmp_path / "m.ir"), "--passes", "canonicalize,cost,contract", "-t", "preset:cpu-2"]
-    assert "group<" in dnnc(capsys, *command)
-    assert "group<" not in dnnc(capsys, *command, "--stop-after", "2")
+    command = ["opt", str(tmp_path / "m.ir"), "--passes", "canonicalize,cost,partition", "-t", "preset:cpu-2"]
+    assert "stage<" in dnnc(capsys, *command)
+    assert "stage<" not in dnnc(capsys, *command, "--stop-after", "2")
     assert main([*command, "--print-after", "cost", "--timing", "--statistics", "-o", str(tmp_path / "out.ir")]) == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -361,7 +361,7 @@ def test_opt_prints_after_passes_and_stops(tmp_path: Path, capsys: pytest.Captur
         "00-input.ir",
         "10-canonicalize.ir",
         "20-cost.ir",
-        "30-contract.ir",
+        "30-partition.ir",
     ]
 
 

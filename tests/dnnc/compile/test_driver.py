@@ -63,7 +63,7 @@ def test_result_holds_everything(tmp_path: Path) -> None:
     assert result.module.first(Schedule) is not None
     assert json.loads(json.dumps(result.manifest)) == json.loads((tmp_path / "b" / "manifest.json").read_text())
     assert result.statistics["partition"]["stages"] == 2
-    assert result.pipeline.startswith("canonicalize,cost,fold,contract,partition{stages=2,replicas=0,mesh=any},place")
+    assert result.pipeline.startswith("canonicalize,cost,fold,partition{stages=2,replicas=0,mesh=any},place")
     assert said[0] == "load the model"
 
 

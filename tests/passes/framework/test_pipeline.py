@@ -162,6 +162,10 @@ def test_numbers_out_of_range_are_usage_errors(text: str) -> None:
         parse_pipeline(text)
 
 
+def test_passes_that_nothing_needs_any_more_are_left_out() -> None:
+    assert parse_pipeline("cost,contract{max-ideals=12},partition") == parse_pipeline("cost,partition")
+
+
 @pytest.mark.parametrize(
     ("earlier", "today"),
     [

@@ -63,11 +63,11 @@ def test_ctrl_c_during_the_search_writes_the_plan_at_hand(tmp_path: Path) -> Non
     onnx.save(experts(32, hidden=32, length=8), tmp_path / "model.onnx")
     arguments = ["compile", str(tmp_path / "model.onnx"), "-t", "preset:cpu-4", "-o", str(tmp_path / "out")]
     arguments += ["--replicas", "1", "--mesh", "none"]  # whose search takes long
-    tracing = ["--print-after", "contract", "--print-folder", str(tmp_path / "ir")]
+    tracing = ["--print-after", "fold", "--print-folder", str(tmp_path / "ir")]
     before = set(tmp_path.parent.iterdir())
     process = subprocess.Popen([sys.executable, "-m", "dnnc", *arguments, *tracing], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("ir/*contract*")) and time.monotonic() < deadline and process.poll() is None:
+    while not list(tmp_path.glob("ir/*fold*")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     time.sleep(1.0)
     assert process.poll() is None, "the search was over too soon for this test"

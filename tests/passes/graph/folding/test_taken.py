@@ -17,7 +17,7 @@ from passes.graph.folding import expand, fold
 from passes.graph.folding.taken import TAKE
 
 PIPELINES = {
-    "devices": "canonicalize,cost,contract,partition{stages=3},place,schedule,lower",
+    "devices": "canonicalize,cost,partition{stages=3},place,schedule,lower",
     "meshes": "canonicalize,unfuse,cost,partition{stages=2,mesh=2},lower",
 }
 

@@ -314,7 +314,7 @@ MODELS = {
         "canonicalize,unfuse,cost",
         "partition{stages=2,mesh=2},lower",
     ),
-    "stages": (BERT, "canonicalize,cost", "contract,partition{stages=2},place,schedule,lower"),
+    "stages": (BERT, "canonicalize,cost", "partition{stages=2},place,schedule,lower"),
 }
 
 
@@ -336,7 +336,7 @@ def test_passes_give_a_folded_module_back_folded(name: str) -> None:
 
 def test_a_pass_that_leaves_the_functions_alone_leaves_them_folded_as_they_are() -> None:
     """Also with options of their own."""
-    module = prepared(BERT, "canonicalize,cost,contract,partition{stages=2},fold{min-ops=8}")
+    module = prepared(BERT, "canonicalize,cost,partition{stages=2},fold{min-ops=8}")
     placed = after(module, "place,schedule")
     assert all(func is old for func, old in zip(placed.of_type(Func), module.of_type(Func), strict=True))
     assert placed.first(Plan) != module.first(Plan)

@@ -21,19 +21,14 @@ from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
-from passes.prepare.contract import ContractPass
 from passes.solvers.anytime import Progress
 from passes.stages.from_ir import problem_of
 from passes.stages.problem import Problem
 from tests.passes.staging import chain, devices, op, value
 
 
-def run(module: Module, topology: Topology, contract: bool = True, **options: object) -> Module:
-    module = module.extend([topology])
-    context = PassContext()
-    if contract:
-        module = ContractPass().run(module, context)
-    return PartitionPass(**options).run(module, context)  # type: ignore[arg-type]
+def run(module: Module, topology: Topology, **options: object) -> Module:
+    return PartitionPass(**options).run(module.extend([topology]), PassContext())  # type: ignore[arg-type]
 
 
 def plan_of(module: Module) -> Plan:
@@ -279,26 +274,8 @@ def test_buffers_of_an_edge_over_stages_fit_in_place() -> None:
     assert accepted > 5
 
 
-def test_without_contract_the_answer_is_the_same() -> None:
-    with_groups = run(chain([0] * 7, seconds=2.5), devices(3))
-    without = run(chain([0] * 7, seconds=2.5), devices(3), contract=False)
-    assert plan_of(with_groups).value == plan_of(without).value
-
-
-def test_groups_argued_for_another_port_model_are_not_used() -> None:
-    """Contract joined for ``sum`` what ``overlap`` may want apart."""
-    module = chain([0] * 7, seconds=0.4)
-    assert (
-        plan_of(run(module, devices(3), comm="overlap")).value
-        == plan_of(run(module, devices(3), contract=False, comm="overlap")).value
-    )
-
-
-def test_cut_inside_a_group_of_contract() -> None:
-    """Cheap ops next to dear transfers form one group; a cut asked for inside it still falls there."""
-    module = chain([0] * 4, seconds=0.1)
-    grouped = ContractPass().run(module.extend([devices(2)]), PassContext())
-    planned = PartitionPass(cuts=("v1",)).run(grouped, PassContext())
+def test_cut_between_ops_that_are_best_kept_together() -> None:
+    planned = run(chain([0] * 4, seconds=0.1), devices(2), cuts=("v1",))
     assert stages_of(planned) == [0, 0, 1, 1]
 
 
