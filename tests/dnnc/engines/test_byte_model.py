@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,11 @@ pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
 import dnnc  # noqa: E402
-from tests.dnnc.engines.byte_model import ByteModel, export, text, windows  # noqa: E402
+from ir.system.child import module_environment  # noqa: E402
+from tests.dnnc.engines import byte_model  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[3]
 PROMPT = b"Beautiful is"
-
-
-def seeded(**sizes: int) -> ByteModel:
-    torch.manual_seed(0)
-    return ByteModel(**sizes)
 
 
 def logits_by_step(path: Path, ids: Any, lengths: list[int]) -> Any:
@@ -48,24 +49,34 @@ def logits_by_step(path: Path, ids: Any, lengths: list[int]) -> Any:
 @pytest.mark.parametrize("opset", [18, 20, 23])
 def test_the_exported_steps_are_the_module(opset: int, tmp_path: Path) -> None:
     """Of opset 23 the attention is one operator. A prompt in two chunks, then a byte at a time."""
-    model = seeded(layers=1, width=32)
-    export(model, tmp_path / "decoder.onnx", opset)
-    ids = windows(16)["input_ids"][:3]
+    torch.manual_seed(0)
+    model = byte_model.ByteModel(layers=1, width=32)
+    byte_model.export(model, tmp_path / "decoder.onnx", opset)
+    ids = byte_model.windows(16)["input_ids"][:3]
     expected = model(torch.from_numpy(ids)).detach().numpy()
     np.testing.assert_allclose(logits_by_step(tmp_path / "decoder.onnx", ids, [5, 3, *[1] * 8]), expected, rtol=0, atol=1e-5)
 
 
+def guide() -> list[str]:
+    """The programs of the guide's chapter of language models: the recipe of an export, and a training."""
+    chapter = (ROOT / "dnnc/README.md").read_text(encoding="utf-8").partition("\n## A language model on my machines\n")[2]
+    return re.findall(r"^```python\n(.*?)^```$", chapter.partition("\n## ")[0], flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_shows_the_export_as_it_is() -> None:
+    assert guide()[0] in Path(byte_model.__file__).read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_trained_by_dnnc_it_knows_its_text(tmp_path: Path) -> None:
-    model = seeded()
-    dnnc.from_torch(model, (torch.zeros(4, 64, dtype=torch.int64),), tmp_path / "bytes.onnx")
-    plan = dnnc.plan(
-        tmp_path / "bytes.onnx", machines="preset:cpu-2", objective="training", loss="cross-entropy:", microbatches=2,
-        learning_rate=3e-3,
-    )  # fmt: skip
-    plan.write(tmp_path / "training").train(windows(), steps=400, checkpoint=tmp_path / "trained")
+    """By the guide's program. What it says step by step in onnxruntime is what the module says of all bytes at once."""
+    environment = module_environment({"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-c", guide()[1]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    model = byte_model.ByteModel()
     dnnc.into_torch(model, tmp_path / "trained/step400")
-    export(model, tmp_path / "decoder.onnx")
     said = list(PROMPT)
     for _ in range(16):
         ids = np.array([said])
@@ -73,4 +84,4 @@ def test_trained_by_dnnc_it_knows_its_text(tmp_path: Path) -> None:
         np.testing.assert_allclose(logits, model(torch.from_numpy(ids)).detach().numpy(), rtol=0, atol=1e-4)
         said.append(int(logits[0, -1].argmax()))
     assert bytes(said).startswith(PROMPT + b" better than ")
-    assert PROMPT + b" better than " in text()
+    assert PROMPT + b" better than " in byte_model.text()
