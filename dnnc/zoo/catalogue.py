@@ -161,7 +161,7 @@ def _llama(
     checks = [
         dim.heads(heads, NARROWEST), dim.even_heads, dim.grouped_heads(kv_heads), dim.feed_forward(ffn, hidden),
         cache.step_length(4096, 4096), cache.rotated_heads,
-        *([mixtral.top_of_experts] if has_experts else []),
+        *([mixtral.top_of_experts, mixtral.packed_experts] if has_experts else []),
     ]  # fmt: skip
     return Entry(
         name,

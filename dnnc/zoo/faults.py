@@ -136,3 +136,9 @@ class CacheTooShort(Fault, code="E0514"):
     option: str
     length: int
     least: int
+
+
+class PackedByCapacity(Fault, code="E0515"):
+    """The operator of experts with 4-bit weights drops no token."""
+
+    message = "weights=int4 and routing=capacity exclude each other; leave one out"

@@ -158,14 +158,22 @@ class Graph:
         shift = self.weight(f"{name}.bias", (outputs,), 0.02)
         return self.op("Add", name, [product, shift], shape)
 
-    def _packed_product(self, name: str, result: str, value: str, outputs: int, gain: float) -> str:
-        """``MatMulNBits``: W is ``(n - 8) * scale`` with n from 0 to 15, two a byte, and a scale for each ``BLOCK`` elements of
-        a column. W has deviation ``gain / sqrt(inputs)``: that of n - 8 is 4.64."""
-        *outer, inputs = self.shape(value)
+    def packed_weight(self, name: str, outer: tuple[int, ...], inputs: int, gain: float = 1.0, *, blocked: bool) -> list[str]:
+        """A weight ``[*outer, inputs]`` as ``(n - 8) * scale`` with n from 0 to 15, two a byte, and a scale for each ``BLOCK``
+        elements of a row. It has deviation ``gain / sqrt(inputs)``: that of n - 8 is 4.64. ``blocked``: blocks are a dimension
+        of the bytes."""
         blocks, step = -(-inputs // BLOCK), gain / math.sqrt(inputs) / 4.64
-        self.parameters += inputs * outputs
-        numbers = self.buffer(f"{name}.qweight", (outputs, blocks, BLOCK // 2), 128.0, 127.5, uniform=True, dtype=DType.U8)
-        scales = self.buffer(f"{name}.scales", (outputs, blocks), 0.2 * step, step, uniform=True)
+        self.parameters += math.prod(outer) * inputs
+        bytes_ = (*outer, blocks, BLOCK // 2) if blocked else (*outer, inputs // 2)
+        return [
+            self.buffer(f"{name}.qweight", bytes_, 128.0, 127.5, uniform=True, dtype=DType.U8),
+            self.buffer(f"{name}.scales", (*outer, blocks), 0.2 * step, step, uniform=True),
+        ]
+
+    def _packed_product(self, name: str, result: str, value: str, outputs: int, gain: float) -> str:
+        """``MatMulNBits`` by a weight of 4 bits an element."""
+        *outer, inputs = self.shape(value)
+        numbers, scales = self.packed_weight(name, (outputs,), inputs, gain, blocked=True)
         return self.op(
             "com.microsoft.MatMulNBits", result, [value, numbers, scales], (*outer, outputs),
             K=inputs, N=outputs, bits=4, block_size=BLOCK,

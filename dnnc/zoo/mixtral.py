@@ -11,14 +11,16 @@ This is exactly the published function (no token is dropped); it costs the work 
 part of a sample's tokens, filled in order; it does not compute a token that finds no slot. Products with one-hot matrices
 move tokens to their slots and back, so the work is close to that of the chosen experts. If samples are sharded
 outside and experts inside, tokens move by two all-to-alls.
+
+With ``weights=int4`` the experts are one operator, which has dense routing and computes the chosen experts alone.
 """
 
 from __future__ import annotations
 
 import math
 
-from dnnc.zoo.faults import TooFewExperts
-from dnnc.zoo.graph import ELEMENT, Graph
+from dnnc.zoo.faults import NoMultiple, PackedByCapacity, TooFewExperts
+from dnnc.zoo.graph import BLOCK, ELEMENT, Graph
 from dnnc.zoo.llama import decoder
 from dnnc.zoo.spec import Options, Value
 from ir.core.diagnostics import Fault
@@ -31,9 +33,18 @@ def top_of_experts(values: dict[str, Value]) -> list[Fault]:
     return [TooFewExperts(top, experts)] if top > experts else []
 
 
+def packed_experts(values: dict[str, Value]) -> list[Fault]:
+    """The operator of experts of 4 bits has dense routing, and its weights whole blocks."""
+    if values["weights"] != "int4":
+        return []
+    widths = [(key, int(values[key])) for key in ("hidden", "ffn") if int(values[key]) % BLOCK]
+    faults: list[Fault] = [NoMultiple(key, width, str(BLOCK), f"{key}={-(-width // BLOCK) * BLOCK}") for key, width in widths]
+    return [*faults, *([PackedByCapacity()] if values["routing"] == "capacity" else [])]
+
+
 def mixtral(graph: Graph, o: Options) -> list[str]:
     """Mixtral (Jiang et al. 2024, table 1)."""
-    experts = _dense if o.word("routing") == "dense" else _by_capacity
+    experts = _packed if graph.packed else _dense if o.word("routing") == "dense" else _by_capacity
     return decoder(graph, o, 1e6, lambda name, value: experts(graph, f"{name}.moe", value, o))
 
 
@@ -51,6 +62,22 @@ def _dense(graph: Graph, name: str, value: str, o: Options) -> str:
     results = _swiglu(graph, name, _tokens(graph, name, value), o)
     weighed = graph.op("Mul", f"{name}.weighed", [results, column], graph.shape(results))
     return graph.op("ReduceSum", f"{name}.sum", [weighed, graph.integers("axis.1", [1])], (batch, seq, hidden), keepdims=0)
+
+
+def _packed(graph: Graph, name: str, value: str, o: Options) -> str:
+    """``QMoE``, as onnxruntime-genai writes experts: it chooses, and computes each token's own experts alone. Gate and up are
+    one weight, whose rows alternate."""
+    batch, seq, hidden = graph.shape(value)
+    flat = graph.reshape(f"{name}.flat", value, (batch * seq, hidden))
+    logits = graph.linear(f"{name}.router", flat, o["experts"], bias=False)
+    wide = graph.packed_weight(f"{name}.gate_up", (o["experts"], 2 * o["ffn"]), hidden, blocked=False)
+    down = graph.packed_weight(f"{name}.down", (o["experts"], hidden), o["ffn"], blocked=False)
+    result = graph.op(
+        "com.microsoft.QMoE", f"{name}.experts", [flat, logits, *wide, "", *down], (batch * seq, hidden),
+        k=o["top"], expert_weight_bits=4, block_size=BLOCK, normalize_routing_weights=1,
+        activation_type="swiglu", swiglu_fusion=1, activation_alpha=1.0, activation_beta=0.0,
+    )  # fmt: skip
+    return graph.reshape(f"{name}.sum", result, (batch, seq, hidden))
 
 
 def _by_capacity(graph: Graph, name: str, value: str, o: Options) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx_ir import serde
 import ir
 from dnnc.engines.onnxruntime.write.export import export_func, reading_tensors
 from dnnc.onnx import DIALECTS
+from dnnc.onnx.weights import read_resource
 from dnnc.zoo import build, build_model
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Declared, Module, Random
@@ -149,6 +151,34 @@ def test_int4_weights_are_half_a_byte_each() -> None:
     assert held == {DType.U8}
 
 
+def test_experts_of_4_bits_are_those_of_their_numbers() -> None:
+    """QMoE against numpy: the softmax of the chosen logits, and rows of gate and up in turn."""
+    spec = "mixtral-8x7b,layers=1,hidden=64,heads=4,kv_heads=2,vocab=97,experts=4,weights=int4,seq=5"
+    module = build(spec)
+    ops = {op.name: op for op in module.entry.ops}
+    expert = ops["onnx.com.microsoft.QMoE"]
+    read = {name: read_resource(module.resources[name], Path()) for name in expert.operands if name.startswith("@")}
+
+    def unpacked(numbers: str, scales: str) -> Array:
+        pairs = np.stack([read[numbers] & 15, read[numbers] >> 4], -1).reshape(*read[numbers].shape[:-1], -1)
+        return (pairs.astype(np.float64) - 8) * np.repeat(read[scales], 32, -1)
+
+    wide, down = unpacked(*expert.operands[2:4]), unpacked(*expert.operands[5:7])
+    assert 0.9 < wide.std() * 8 < 1.1
+    outputs = (*module.entry.results, expert.results[0], *(value for op in module.entry.ops for value in op.results))
+    seen = {name: value for value in outputs if (name := value.name) in (*expert.operands, expert.results[0].name)}
+    main = replace(module.entry, results=tuple(seen.values()))
+    running = session(replace(module, symbols=(*module.resources.values(), main)))
+    found = dict(zip(seen, running.run(None, {"input_ids": IDS[:1, :5]}), strict=True))
+    x, logits = (found[name].astype(np.float64) for name in expert.operands[:2])
+    for row, scores, result in zip(x, logits, found[expert.results[0].name], strict=True):
+        chosen = np.argsort(-scores)[:2]
+        weights = np.exp(scores[chosen]) / np.exp(scores[chosen]).sum()
+        gates, ups = (np.stack([wide[i, side::2] @ row for i in chosen]) for side in (0, 1))
+        mixed = sum(w * (down[i] @ (g / (1 + np.exp(-g)) * u)) for w, i, g, u in zip(weights, chosen, gates, ups, strict=True))
+        np.testing.assert_allclose(result, mixed, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -156,6 +186,8 @@ def test_int4_weights_are_half_a_byte_each() -> None:
         ("llama-7b,cache=inplace,context=4,seq=5", "E0514.*context=4 is too short for seq=5; context=5 would do"),
         ("gpt2,cache=concat,context=1025", "E0509.*context=1025 is longer than positions=1024; add positions=1025"),
         ("llama-7b,cache=inplace,hidden=64", r"E0507.*hidden/heads=8 is no multiple of 16; heads=4 would fit"),
+        ("mixtral-8x7b,weights=int4,routing=capacity", "E0515.*weights=int4 and routing=capacity exclude each other"),
+        ("mixtral-8x7b,weights=int4,hidden=96", "E0507.*ffn=336 is no multiple of 32; ffn=352 would fit"),
         ("gpt2,cache=cross", "E0505.*found 'cross' for cache"),
     ],
 )

@@ -42,6 +42,7 @@ CACHED = {
     "llama-70b": "llama-70b,layers=2,hidden=128,heads=8,kv_heads=2,vocab=97",
     "mixtral-8x7b": "mixtral-8x7b,layers=2,hidden=64,heads=4,kv_heads=2,vocab=97,experts=4",
     "int4": "llama-70b,layers=2,hidden=96,heads=6,kv_heads=2,vocab=97,weights=int4",
+    "mixtral int4": "mixtral-8x7b,layers=2,hidden=64,heads=4,kv_heads=2,vocab=97,experts=4,weights=int4",
     "gpt2 int4": "gpt2,layers=2,hidden=64,vocab=97,weights=int4",
 }
 """Small decoders that may have caches."""
