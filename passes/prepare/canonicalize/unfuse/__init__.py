@@ -5,7 +5,8 @@ heads. The rewritten product has a product for each part, whose weight is a part
 and each is split by its own columns.
 
 Where: chains as ``chains`` describes them, of every function; a weight that other ops read too stays as it is, and all chains
-of one weight must take the same parts of it. Invariants: the numbers that come out are the same but for the order in which a
+of one weight must take the same parts of it. An attention that reads all three of one operand (``packed``) ends a chain as a
+Split does. Invariants: the numbers that come out are the same but for the order in which a
 product sums; values that are read further keep their names; running the pass again changes nothing.
 """
 
@@ -18,7 +19,7 @@ from typing import ClassVar
 from ir.core.attributes import attributes
 from ir.core.facets import BackwardTime, Cost, Measured, Time, Transfer
 from ir.core.module import Func, Inline, Module, Resource, Splat, Symbol
-from ir.core.names import ABSENT, unique
+from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import Dim, DType, TensorType
 from ir.layout_rules import resource_numbers
@@ -27,6 +28,7 @@ from passes.framework.expanded import on_expanded
 from passes.graph.graph import reads
 from passes.prepare.canonicalize.dead import used_symbols
 from passes.prepare.canonicalize.unfuse.chains import Chain, Part, Surroundings, chain_from
+from passes.prepare.canonicalize.unfuse.packed import packed_attentions, with_splits
 from passes.prepare.canonicalize.unfuse.parts import part_data
 
 
@@ -69,12 +71,19 @@ class _Rewrite:
 
     def func(self, func: Func) -> Func:
         """The function with its chains rewritten."""
-        around = self.around(func)
-        chains = [found for place in range(len(func.ops)) if (found := chain_from(place, around)) is not None]
-        chains = self.chosen(chains)
+        whole, wanted = func, packed_attentions(func)
+        while True:  # a Split that no chain ends in would be work for nothing
+            names = {value.name for op in whole.ops for value in op.results} | {arg.name for arg in whole.args}
+            func, queries = with_splits(whole, wanted, names)
+            around = self.around(func)
+            chains = [found for place in range(len(func.ops)) if (found := chain_from(place, around)) is not None]
+            chains = self.chosen(chains)
+            taken = {part.value.name for chain in chains for part in chain.parts}
+            if all(query in taken for query in queries.values()):
+                break
+            wanted = [result for result, query in queries.items() if query in taken]
         if not chains:
-            return func
-        names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
+            return whole
         ends = {max(chain.places): chain for chain in chains}
         gone = {place for chain in chains for place in (*chain.places, *chain.takers)}
         ops: list[Op] = []
@@ -145,9 +154,12 @@ class _Rewrite:
             )
             return value.name
 
-        operands = [chain.product.operands[0], self.part(chain.weight, chain, part)]
-        operands += [self.part(name, chain, part) if name != ABSENT else name for name in chain.product.operands[2:]]
-        value = append(chain.product, operands, (*flat, columns))
+        operands = [
+            self.part(name, chain, part) if name in (chain.weight, *chain.biases) else name for name in chain.product.operands
+        ]
+        counted_columns = {"N": columns} if chain.product.get("N") is not None else {}
+        given = {key: attribute.value for key, attribute in chain.product.attributes} | counted_columns
+        value = append(chain.product, operands, (*flat, columns), **(given if counted_columns else {}))
         for op, side in chain.adds:
             pair = [value, value]
             pair[side] = self.part(op.operands[side], chain, part)
@@ -188,8 +200,8 @@ class _Rewrite:
         type_ = resource.type
         assert isinstance(type_, TensorType)
         shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
-        first = name == chain.weight and bool(chain.product.get("transB", 0))
-        if name != chain.weight and (not shape or shape[-1] != chain.columns):
+        first = name in chain.by_row
+        if not first and name != chain.weight and (not shape or shape[-1] != chain.columns):
             return name
         key = (name, chain.factors, part.cut)
         if key in self.known:

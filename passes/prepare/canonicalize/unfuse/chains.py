@@ -1,9 +1,9 @@
 """Fused projections: one product whose columns are taken apart behind it.
 
-A chain begins with ``MatMul(X, W)`` or ``Gemm(X, W, C)``, ``W`` a resource, and goes on, each op the only reader of the one
-before, with additions of a bias, reshapes and transposes. All the while the last dimension of the product, its *columns*,
-stays a group of dimensions of its own (*factors*, row-major), apart from the *rows*. It ends in a value whose readers are all
-*parts*: Split, Slice or Gather along one dimension of the columns, which do not overlap:
+A chain begins with ``MatMul(X, W)``, ``Gemm(X, W, C)`` or ``MatMulNBits(X, W, ..)``, ``W`` a resource, and goes on, each op
+the only reader of the one before, with additions of a bias, reshapes and transposes. All the while the last dimension of the
+product, its *columns*, stays a group of dimensions of its own (*factors*, row-major), apart from the *rows*. It ends in a value
+whose readers are all *parts*: Split, Slice or Gather along one dimension of the columns, which do not overlap:
 
     MatMul [B, S, 3hd] -> Add -> Split                                                    factors 3hd
     Gemm [BS, 3hd] -> Reshape [B, S, 3hd] -> Split                                        factors 3hd
@@ -22,6 +22,8 @@ from ir.core.module import Resource
 from ir.core.names import ABSENT
 from ir.core.ops import Op, Value
 from ir.core.types import Dim, TensorType, Type
+
+PACKED = "onnx.com.microsoft.MatMulNBits"
 
 Ints = Callable[[str], tuple[int, ...] | None]
 """The elements of an integer constant, by name."""
@@ -75,11 +77,20 @@ class Chain:
 
     @property
     def biases(self) -> tuple[str, ...]:
-        """What is added to the columns, by the product itself or behind it."""
+        """What varies by column beside the weight: what is added, by the product itself or behind it, and scales and zero
+        points of a packed weight."""
+        own = (2, 3, 5) if self.product.name == PACKED else (2,)
         return (
-            *(name for name in self.product.operands[2:3] if name != ABSENT),
+            *(name for i, name in enumerate(self.product.operands) if i in own and name != ABSENT),
             *(op.operands[side] for op, side in self.adds),
         )
+
+    @property
+    def by_row(self) -> tuple[str, ...]:
+        """Those of which a column is a row: a transposed weight, or a packed one with its scales and zero points."""
+        if self.product.name == PACKED:
+            return tuple(name for name in self.product.operands[1:4] if name != ABSENT)
+        return (self.weight,) if self.product.get("transB", 0) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,8 @@ def chain_from(place: int, around: Surroundings) -> Chain | None:
 
 def _begin(place: int, around: Surroundings) -> Chain | None:
     op = around.ops[place]
+    if op.name == PACKED:
+        return _begin_packed(place, op, around)
     if op.name not in ("onnx.MatMul", "onnx.Gemm") or len(op.operands) < 2 or op.operands[1] not in around.resources:
         return None
     shape, weight = _shape(op.results[0].type), _shape(around.resources[op.operands[1]].type)
@@ -120,6 +133,24 @@ def _begin(place: int, around: Surroundings) -> Chain | None:
         return None
     for name in op.operands[2:]:
         if name != ABSENT and (name == op.operands[1] or not _is_bias(name, columns, len(shape), around)):
+            return None
+    rank = len(shape)
+    return Chain(op, op.operands[1], columns, op.results[0].name, shape[:-1], (columns,), tuple(range(rank)), (place,))
+
+
+def _begin_packed(place: int, op: Op, around: Surroundings) -> Chain | None:
+    """Of MatMulNBits(X, W [N, blocks, bytes], scales [N, blocks], zero points [N, ..], order, bias [N])."""
+    shape, columns = _shape(op.results[0].type), op.get("N")
+    own = [(i, name) for i, name in enumerate(op.operands) if i in (1, 2, 3, 5) and name != ABSENT]
+    names = [name for _, name in own]
+    if shape is None or shape[-1:] != (columns,) or op.get("weight_prepacked", 0) or len(op.operands) < 3:
+        return None
+    if len(set(names)) < len(names) or op.operands[0] in names or any(name not in around.resources for name in names):
+        return None
+    ranks = {1: 3, 2: 2, 3: 2, 5: 1}
+    for i, name in own:
+        found = _shape(around.resources[name].type)
+        if found is None or len(found) != ranks[i] or found[0] != columns:
             return None
     rank = len(shape)
     return Chain(op, op.operands[1], columns, op.results[0].name, shape[:-1], (columns,), tuple(range(rank)), (place,))

@@ -197,3 +197,36 @@ def test_rows_of_a_file_are_a_place_in_it() -> None:
     assert part_data(whole, (6, 4), (2, 0), (2, 4)) == External("w.data", 96, 32)
     assert part_data(whole, (3, 2, 4), (1, 1, 0), (1, 1, 4)) == External("w.data", 64 + 4 * 12, 16)
     assert isinstance(part_data(whole, (3, 2, 4), (0, 1, 0), (3, 1, 4)), View)
+
+
+PACKED_ATTENTION = """module @m {{opset.onnx = 21, opset.com.microsoft = 1}} {{
+  {weights}
+  resource @last : tensor<2xi32> = inline([3, 5])
+  resource @total : tensor<i32> = inline([8])
+  func @main(%x : tensor<2x1x32xf32>, %a : tensor<2x2x8x16xf32>, %b : tensor<2x2x8x16xf32>)
+      -> (%y : tensor<2x1x64xf32>, %c : tensor<2x2x8x16xf32>, %d : tensor<2x2x8x16xf32>) {{
+    {product} : tensor<2x1x128xf32>
+    %y, %c, %d = onnx.com.microsoft.GroupQueryAttention(%q, _, _, %a, %b, @last, @total) {{num_heads = 4, kv_num_heads = 2}}
+        : tensor<2x1x64xf32>, tensor<2x2x8x16xf32>, tensor<2x2x8x16xf32>
+  }}
+}}
+"""
+FULL = ("resource @w : tensor<32x128xf32> = random(normal, seed = 1)", "%q = onnx.MatMul(%x, @w)")
+INT4 = (
+    "resource @w : tensor<128x2x8xu8> = random(uniform, seed = 1, scale = 128, mean = 127.5)\n"
+    "resource @s : tensor<128x2xf32> = random(uniform, seed = 2, scale = 0.02, mean = 0.1)\n"
+    "resource @z : tensor<128x1xu8> = random(uniform, seed = 3, scale = 128, mean = 127.5)\n"
+    "resource @c : tensor<128xf32> = random(normal, seed = 4)",
+    "%q = onnx.com.microsoft.MatMulNBits(%x, @w, @s, @z, _, @c) {K = 32, N = 128, bits = 4, block_size = 16}",
+)
+
+
+@pytest.mark.parametrize("form", [FULL, INT4], ids=["f32", "int4"])
+def test_an_attention_of_one_operand(form: tuple[str, str]) -> None:
+    weights, product = form
+    before = parse_module(PACKED_ATTENTION.format(weights=weights, product=product))
+    assert verify(before, dialects=DIALECTS) == []
+    after, products = unfused(before)
+    assert products == 1
+    assert len(after.entry.ops) == 4
+    same_numbers(before, after)
