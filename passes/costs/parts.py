@@ -1,17 +1,13 @@
-"""Parts of a topology that differ in names alone, and sets of devices that are worth a thought.
-
-Hosts are exchangeable where swapping two of them, with their devices and the switches that only they have, changes nothing but
-names; of the devices of a host those of one class are (``device_classes``).
-"""
+"""Parts of a topology that differ in names alone (``host_classes``; of the devices of a host ``device_classes``), and sets of
+devices that are worth a thought."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from ir.core.topology import Topology
+from passes.costs.host_classes import host_classes
 from passes.costs.network import device_classes
 
 Part = tuple[str, ...]
@@ -27,49 +23,10 @@ def exchangeable_hosts(topology: Topology) -> list[list[Host]]:
     by_host: dict[str, Host] = {}
     for names in classes:
         by_host[host_of[names[0]]] = (*by_host.get(host_of[names[0]], ()), names)
-    groups: list[tuple[str, list[Host]]] = []
+    number, groups = host_classes(topology), dict[int, list[Host]]()
     for host, own in by_host.items():
-        for first, alike in groups:
-            if [len(names) for names in alike[0]] == [len(names) for names in own] and _alike(topology, first, host):
-                alike.append(own)
-                break
-        else:
-            groups.append((host, [own]))
-    return [alike for _, alike in groups]
-
-
-def _alike(topology: Topology, one: str, other: str) -> bool:
-    """Whether exchanging two hosts, with their devices and the switches that only they have, changes nothing but names."""
-    hosts = {host.name: host for host in topology.hosts}
-    insides = [_inside(topology, host) for host in (one, other)]
-    if len(insides[0]) != len(insides[1]):
-        return False
-    swap = dict(zip(insides[0], insides[1], strict=True)) | dict(zip(insides[1], insides[0], strict=True))
-    devices = {device.name: (device.type, device.memory) for device in topology.devices}
-    if any(devices.get(name) != devices.get(to) for name, to in swap.items()) or topology.routes:
-        return False
-    if replace(hosts[one], name="") != replace(hosts[other], name=""):
-        return False
-
-    touched = [link for link in topology.links if not swap.keys().isdisjoint(link.ends)]
-
-    def wires(names: Mapping[str, str]) -> Counter[object]:
-        return Counter(
-            (frozenset(names.get(end, end) for end in link.ends), replace(link, name="", ends=())) for link in touched
-        )
-
-    return wires({}) == wires(swap)
-
-
-def _inside(topology: Topology, host: str) -> list[str]:
-    """A host, its devices, and the switches whose links lead to these alone."""
-    own = {host, *(device.name for device in topology.devices if device.host == host)}
-    switches = []
-    for switch in topology.switches:
-        ends = {end for link in topology.links if switch.name in link.ends for end in link.ends} - {switch.name}
-        if ends and ends <= own:
-            switches.append(switch.name)
-    return [host, *(device.name for device in topology.devices if device.host == host), *switches]
+        groups.setdefault(number[host], []).append(own)
+    return list(groups.values())
 
 
 MOST_COUNTS = 4

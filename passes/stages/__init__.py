@@ -7,5 +7,5 @@ share, as numbers, and what holds of them whoever solves them.
   nodes by the graph and its costs alone, and the colours that tell nodes apart;
 - ``bounds``: what no plan is below; ``fusing``: what an op costs more where a border parts it from what it is fused into;
 - ``lattice/``: the ideals that stages lie between, and the dynamic programme over them;
-- ``placement``, ``placement_from_ir``, ``placement_search``, ``host_classes``: stages on concrete devices and links.
+- ``placement``, ``placement_from_ir``, ``placement_search``: stages on concrete devices and links.
 """

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ir.core.outcomes import SLACK
+from passes.costs.host_classes import host_classes
 from passes.costs.network import device_classes
-from passes.stages.host_classes import host_classes
 from passes.stages.load import load as combined
 from passes.stages.placement import Placement, PlacementProblem, shared_loads
 

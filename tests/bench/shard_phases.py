@@ -186,11 +186,6 @@ def none(*arguments: Any, **options: Any) -> None:
     """In place of a phase."""
 
 
-def same(left: Any, plan: ShardPlan, *rest: Any) -> ShardPlan:
-    """In place of a phase that betters a plan."""
-    return plan
-
-
 def unbettered(problem: Any, choices: Sequence[int], value: float, *rest: Any) -> tuple[tuple[int, ...], float]:
     return tuple(choices), value
 
@@ -226,9 +221,9 @@ ALL = ("layouts", "compiled")
 ONE_MESH: tuple[str, ...] = ("layouts",)
 PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "mixed plans": (ALL, ((search, "mixed", none),)),
-    "fronts": (ONE_MESH, ((search, "_counted", same),)),
+    "fronts": (ONE_MESH, ((search.LayoutSearch, "_count", none),)),
     "first guesses": (ONE_MESH, ((search, "POLICY", replace(search.POLICY, guesses=(1.0,))),)),
-    "programme": (ONE_MESH, ((search, "_certified", same),)),
+    "programme": (ONE_MESH, ((search.LayoutSearch, "_certify", none),)),
     "descent": (ONE_MESH, ((search, "descend", unbettered),)),
     "descent of stages": (("compiled",), ((solved, "descend", unbettered),)),
     **{

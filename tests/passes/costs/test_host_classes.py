@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
-from passes.stages.host_classes import host_classes
+from passes.costs.host_classes import host_classes
 
 
 def by_definition(topology: Topology) -> dict[str, int]:
@@ -28,6 +28,7 @@ def by_definition(topology: Topology) -> dict[str, int]:
             theirs = members[other]
             if [replace(d, name="", host="") for d in mine] == [replace(d, name="", host="") for d in theirs]:
                 pairs = [(one, other), *((a.name, b.name) for a, b in zip(mine, theirs, strict=True))]
+                pairs += [(f"{one}.switch", f"{other}.switch")]
                 if shapes(dict(pairs) | {b: a for a, b in pairs}) == shapes({}):
                     found[one] = number
                     break
@@ -37,10 +38,16 @@ def by_definition(topology: Topology) -> dict[str, int]:
     return found
 
 
-def machines(hosts: int, each: int, links: list[tuple[str, ...]], speeds: list[float] | None = None) -> Topology:
+def machines(
+    hosts: int, each: int, links: list[tuple[str, ...]], speeds: list[float] | None = None, *, switches: bool = False
+) -> Topology:
+    """``switches``: behind each host another one, which leads to its first device."""
     devices = tuple(Device(f"h{h}.{d}", "t", f"h{h}") for d in range(each) for h in range(hosts))
     joined = tuple(Link(f"l{n}", ends, (speeds or [1.0] * len(links))[n]) for n, ends in enumerate(links))
-    return Topology("@t", (DeviceType("t"),), tuple(Host(f"h{h}") for h in range(hosts)), devices, (Switch("s"),), joined)
+    own = tuple(f"h{h}.switch" for h in range(hosts)) if switches else ()
+    joined += tuple(Link(f"w{h}", (name, f"h{h}.0" if each else f"h{h}"), 1.0) for h, name in enumerate(own))
+    names = tuple(Host(f"h{h}", address=f"10.0.0.{h}") for h in range(hosts))
+    return Topology("@t", (DeviceType("t"),), names, devices, tuple(map(Switch, ("s", *own))), joined)
 
 
 @given(st.integers(0, 1 << 32))
@@ -56,7 +63,7 @@ def test_classes_are_what_the_definition_says(seed: int) -> None:
             turned = (e if e == "s" else f"h{(int(e[1:].partition('.')[0]) + shift) % hosts}{e[2:]}" for e in ends)
             links.append(tuple(turned))
     speeds = [draw.choice([1.0, 1.0, 1.0, 2.0]) for _ in links]
-    topology = machines(hosts, each, links, speeds)
+    topology = machines(hosts, each, links, speeds, switches=draw.random() < 0.5)
     assert host_classes(topology) == by_definition(topology)
 
 
