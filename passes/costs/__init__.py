@@ -4,6 +4,6 @@
 - ``blocked``: values that convolutions keep in blocks, and seconds to reorder them; ``constants``: ops that compute the same
   in every run;
 - ``liveness``: bytes that a program keeps alive; ``learning``: what a training step adds to a model;
-- ``network``, ``exchange``: routes between devices, and groups of devices that exchange parts; ``host_classes``, ``parts``: parts
-  of a topology that differ in names alone.
+- ``network``, ``exchange``: routes between devices, and groups of devices that exchange parts; ``host_classes``, ``parts``:
+  parts of a topology that differ in names alone.
 """

@@ -28,8 +28,8 @@ def host_classes(topology: Topology) -> dict[str, int]:
     for device in topology.devices:
         devices[device.host].append(device)
     points = {name: (name, *(device.name for device in members)) for name, members in devices.items()}
-    for host, switch in _own_switches(topology, points):
-        points[host] = (*points[host], switch)
+    for name, switch in _own_switches(topology, points):
+        points[name] = (*points[name], switch)
     home = {point: (name, place) for name, own in points.items() for place, point in enumerate(own)}
     places = _places(topology.links, home)
     leaders: list[str] = []

@@ -123,10 +123,6 @@ class SearchObjective(ABC):
         other.problem = problem
         return other
 
-    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
-        """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
-        return bound
-
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""

@@ -33,9 +33,6 @@ from passes.stages.lattice.ideals import Family, Tables, members
 from passes.stages.problem import Floats, Kind, Problem, slots
 from passes.stages.reduce import Groups
 
-BISECTIONS = 50
-"""The most halvings of the interval between the lower bound and the value of a plan."""
-
 
 @dataclass(frozen=True)
 class PipeDreamSolution(Solution):
@@ -122,18 +119,6 @@ class PipeDream(SearchObjective):
 
     def within(self, value: float) -> PipeDream:
         return self  # of one kind, whose seconds are at most ``value`` a machine together; transfers are not subtracted
-
-    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
-        """By bisection: no plan is as fast as a trial value at which even the relaxation of ``_reach`` leaves nodes out."""
-        for _ in range(BISECTIONS):
-            if value <= bound * (1 + 1e-12):
-                break
-            middle = (bound + value) / 2
-            if self._reach(tables, family, middle)[1][0] >= float(family.weight[-1]) * self.machines.count * (1 - 1e-11):
-                value = middle
-            else:
-                bound = middle
-        return bound
 
     def segmented(self, groups: Groups, problem: Problem) -> PipeDream:
         other = super().segmented(groups, problem)

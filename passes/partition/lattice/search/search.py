@@ -250,8 +250,6 @@ class Search(IdealSearch):
             if ideals is not None:
                 self._try(ideals, self._better(), self.bound)
             return
-        if ideals is not None:
-            self._tighten(ideals)
         many = ideals is None or ideals.size >= POLICY.many
         if many and np.isfinite(self.value):
             for part in POLICY.trials:
@@ -302,14 +300,6 @@ class Search(IdealSearch):
         found = self._programme(self.tables, family, trial, self._keep_on("exact", self.limits.seconds / 2), floor)
         self._accept(found.stages)
         return found
-
-    def _tighten(self, ideals: Family) -> None:
-        if not np.isfinite(self.value):
-            return
-        bound = self.objective.tighten(self.tables, ideals, self.bound, self.value)
-        if bound > self.bound:
-            self.bound = bound
-            self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
 
     def _polish(self, ideals: Family) -> None:
         stages = self.objective.polish(self.tables, ideals, self.value, self._keep_on("exact", self.limits.seconds))
