@@ -32,6 +32,8 @@ FAMILIES = (
     "vit-base,layers=1,hidden=64,heads=4,image=32,patch=8,classes=16",
 )
 ZOO = ("bert-base,layers=2,hidden=64,heads=4,vocab=100", "gpt2,layers=2,hidden=64,heads=4,vocab=100", "mlp", "resnet50")
+CACHED = "llama-70b,layers=2,hidden=128,heads=8,kv_heads=4,vocab=100,batch=4,context=16"
+EXPERTS = "mixtral-8x7b,layers=2,hidden=128,heads=8,kv_heads=4,vocab=96,batch=4,context=16,cache=inplace,weights=int4"
 SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 
 
@@ -79,6 +81,20 @@ def test_heads_and_hidden_units_stay_split_through_a_block() -> None:
     assert len(sums) == 2, sums
 
 
+@pytest.mark.parametrize("cache", ["concat", "inplace", "inplace,weights=int4"])
+def test_heads_and_their_caches_stay_split_through_a_step(cache: str) -> None:
+    """Two reductions a layer; each member keeps the caches of its heads."""
+    module = canonical(imported(f"zoo:{CACHED},cache={cache}"))
+    assert coverage(module) == {}
+    left = dict(walk(module, 4, column=("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")))
+    assert sum(placement == Partial("sum") for placement in left.values()) == 2 * 2
+    assert {left[result.name] for result in module.entry.results[1:]} == {Shard(1)}
+
+
+def test_experts_of_packed_weights_have_a_rule() -> None:
+    assert coverage(canonical(imported(f"zoo:{EXPERTS}"))) == {}
+
+
 def test_grouped_heads_stay_split_in_an_export(shared_dir: Path) -> None:
     """The same through repeated keys and rotary embedding. With one sample: the exporter merges samples and heads into one
     dimension, of which heads are no contiguous part if there are more."""
@@ -110,7 +126,7 @@ def walk(
         held[module.entry.args[0].name] = first
     for op, rule in rules(module):
         assert rule is not None
-        wanted = column if op.name == "onnx.MatMul" else ()
+        wanted = column if op.name in ("onnx.MatMul", "onnx.com.microsoft.MatMulNBits") else ()
         scope = f"{op.location.scope} {op.location.node} {op.id}"
         chosen = next(
             strategy
