@@ -50,6 +50,7 @@ LISTED: dict[str, Listed] = {
     "canonicalize": Listed("passes.prepare.canonicalize:CanonicalizePass"),
     "autocast": Listed("passes.prepare.autocast:AutocastPass", destroys=(Property.COSTED,)),
     "unfuse": Listed("passes.prepare.canonicalize.unfuse:UnfusePass", destroys=(Property.COSTED,)),
+    "states": Listed("passes.prepare.states:StatesPass", destroys=(Property.COSTED,)),
     "cost": Listed("passes.prepare.cost:CostPass", (), (Property.COSTED,)),
     "fold": Listed("passes.prepare.fold:FoldPass"),
     "expand": Listed("passes.prepare.fold:ExpandPass"),

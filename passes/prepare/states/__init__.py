@@ -1,0 +1,110 @@
+"""States: what a model keeps from step to step stays on its devices, and caches are written in place.
+
+The entry comes in with caches as arguments and results, all dimensions bound. It leaves with a ``state`` for each pair
+(``pairs``), which is an argument no more. With caches it is a step of a decoder: its arguments are token ids, ``[B, s]``, and
+``position``, ``[B]``, that of the first of these tokens in each sequence; the attributes ``decoding.ids``, ``.position``,
+``.logits`` and ``.context`` of the function name them.
+
+Invariants:
+1. A position of a cache is that of its token: slot j of sequence b holds token j of b.
+2. Query i of sequence b sees slot j iff j <= position[b] + i. So what lies behind a sequence's tokens is never seen.
+3. ``attention_mask`` and ``position_ids`` are computed from ``position``, under their names: 1 for j < position + s, and
+   position + i.
+
+A cache that grows by ``Concat`` is bound to its full length: past = context - s. Where ``position`` is that past, slots and
+tokens agree in both programs; ``masks`` states what is changed, and what is refused, so that they agree elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module, Resource, State
+from ir.core.ops import Op
+from ir.core.types import TensorType
+from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.graph.graph import renamed as renamed_ops
+from passes.graph.symbols import insert_symbols
+from passes.prepare.states.decoder import Decoder
+from passes.prepare.states.faults import CacheNotInPlace, NoStates
+from passes.prepare.states.opset import raised
+from passes.prepare.states.pairs import Pair, caches, named, recurrent
+
+GROUP_QUERY, SCATTER = "onnx.com.microsoft.GroupQueryAttention", "onnx.TensorScatter"
+IN_PLACE = 24
+"""The first opset of ONNX with ``TensorScatter``."""
+
+
+@dataclass(frozen=True)
+class StatesPass(Pass):
+    """Keep caches and recurrent states on their devices; write caches in place.
+
+    ``pairs``: states as ``IN=OUT``, beside the caches that are recognised by their names. ``groups``: of sequences in flight,
+    each with its own buffers.
+    """
+
+    name: ClassVar[str] = "states"
+    pairs: tuple[str, ...] = ()
+    groups: int = 1
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput where no state is found, a named pair is none, or a cache cannot be kept in place."""
+        func = module.entry
+        stated = named(func, self.pairs)
+        sources = {pair.source for pair in stated}
+        pairs = (*stated, *(pair for pair in caches(func) if pair.source not in sources))
+        if not pairs:
+            raise InvalidInput(NoStates(tuple(arg.name[1:] for arg in func.args)), where=module.name)
+        makers = {value.name: op for op in func.ops for value in op.results}
+        axes = {pair: _axis(pair, makers.get(f"%{pair.result}")) for pair in pairs}
+        growing = [pair for pair in pairs if pair.grows is not None]
+        if growing:
+            module = raised(module, IN_PLACE, context.dialects)
+            func = module.entry
+        if any(axis is not None for axis in axes.values()):
+            decoder = Decoder(module, pairs, {pair: axis for pair, axis in axes.items() if axis is not None})
+            module = decoder.rewritten()
+        module = _with_states(module, pairs, axes, self.groups)
+        context.count(self.name, states=len(pairs), in_place=sum(axis is not None for axis in axes.values()))
+        return module
+
+
+def _axis(pair: Pair, maker: Op | None) -> int | None:
+    """The axis along which a step writes ``pair`` in place; None where the whole state is new. Raises InvalidInput for a cache
+    that grows otherwise than by ``Concat`` behind what it was."""
+    if pair.grows is not None:
+        if maker is None or maker.name != "onnx.Concat" or len(maker.operands) != 2 or maker.operands[0] != f"%{pair.source}":
+            how = f"{maker.name.removeprefix('onnx.')} makes it longer" if maker is not None else "no op makes it"
+            raise InvalidInput(CacheNotInPlace(pair.source, f"{how}, not one Concat of it and what is new"), where=pair.source)
+        return pair.grows
+    if maker is not None and f"%{pair.source}" in maker.operands:
+        if maker.name == GROUP_QUERY:
+            return 2
+        if maker.name == SCATTER:
+            axis = maker.get("axis", -2)
+            rank = len(shape) if isinstance(type_ := maker.results[0].type, TensorType) and (shape := type_.shape) else 4
+            return int(axis) % rank
+    return None
+
+
+def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int | None], groups: int) -> Module:
+    """``module`` with the arguments of ``pairs`` as states."""
+    func, taken = module.entry, {symbol.name for symbol in module.symbols}
+    results = {value.name: value for value in func.results}
+    renamed: dict[str, str] = {}
+    states = []
+    for pair in pairs:
+        name = f"@{pair.source}"
+        assert name not in taken, name
+        renamed[f"%{pair.source}"] = name
+        states.append(Resource(name, results[f"%{pair.result}"].type, State(pair.result, axes[pair], groups)))
+    args = tuple(arg for arg in func.args if arg.name not in renamed)
+    module = module.replace(func, replace(func, args=args, ops=renamed_ops(func.ops, renamed)))
+    return insert_symbols(module, states)
+
+
+__all__ = ["Pair", "StatesPass", "caches", "named", "recurrent"]

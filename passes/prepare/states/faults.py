@@ -1,0 +1,75 @@
+"""Faults of the pass ``states``. Codes 40.."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+
+class StateNotNamed(Fault, code="E4011"):
+    """--state has another form than IN=OUT."""
+
+    message = "'{text}' names no state: expected IN=OUT, an input of the model and the output that it becomes"
+    text: str
+
+
+class NoPair(Fault, code="E4012"):
+    """--state names an input or an output that the model does not have."""
+
+    message = "the model has no such input and output: '{text}'"
+    hint = "its inputs are {inputs}; its outputs {outputs}"
+    text: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class StateTaken(Fault, code="E4013"):
+    """--state names an input or an output twice."""
+
+    message = "'{text}' names an input or an output that another state has"
+    text: str
+
+
+class WrongPair(Fault, code="E4014"):
+    """The input and the output of a state differ in more than one dimension, or in their element types."""
+
+    message = "{source} and {result} are no state: {source} is {before} and {result} is {after}"
+    hint = "a state keeps its element type, and its shape but for the axis along which a cache grows"
+    source: str
+    before: str
+    result: str
+    after: str
+
+
+class NoStates(Fault, code="E4015"):
+    """Decoding is asked for, and the model has no caches that dnnc recognises."""
+
+    message = "no input of the model is a cache that an output continues: its inputs are {inputs}"
+    hint = "name each cache by --state IN=OUT, or export the model with caches ('optimum-cli export onnx' writes them)"
+    inputs: tuple[str, ...]
+
+
+class CacheNotInPlace(Fault, code="E4016"):
+    """A cache cannot be kept in place, because the model does not say how it would be right."""
+
+    message = "the cache {name} cannot be kept in place: {reason}"
+    hint = "export it with caches of full length, by onnxruntime-genai's model builder for instance, or leave --context out"
+    name: str
+    reason: str
+
+
+class NotOneInput(Fault, code="E4017"):
+    """An input of a decoder is none that a step can make by itself."""
+
+    message = "the input {name} is neither token ids, nor a cache, a mask or positions"
+    hint = "its type is {type}; name a state by --state IN=OUT"
+    name: str
+    type: str
+
+
+class OldOpset(Fault, code="E4018"):
+    """An op of the model changed between its opset and the first with TensorScatter, which keeps a cache in place."""
+
+    message = "{op} of opset {opset} cannot be read as one of opset 24, which a cache in place needs"
+    hint = "export the model with opset 18 or newer"
+    op: str
+    opset: int

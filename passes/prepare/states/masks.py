@@ -1,0 +1,192 @@
+"""What a query sees of a cache in place: slots up to its own position.
+
+From each cache on, ``applied`` follows what has its slots: layouts of it, the scores of a product with it, what Softmax makes
+of these. Before each such Softmax, scores of slots that the query does not see become the lowest number. Any other reader is
+refused: it might see them.
+
+The model's own masks were made for past = context - s. What they compute from ``attention_mask`` and ``position_ids`` holds
+for any position. A constant in them was computed from the length of the past. Slots that no query sees there do not matter; if
+the constant is one number for all others, it becomes that number everywhere; the numbers 0, 1, .. of the slots stay; all else
+is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Inline, Resource, Splat
+from ir.core.names import unique
+from ir.core.ops import Op, Value, all_reads
+from ir.core.types import DType, TensorType, Type
+from passes.prepare.states.faults import CacheNotInPlace
+
+if TYPE_CHECKING:
+    from passes.prepare.states.decoder import Decoder
+
+CACHE, SCORES, WEIGHTS = "cache", "scores", "weights"
+BY_ELEMENT = frozenset(
+    f"onnx.{name}"
+    for name in (
+        "Add", "And", "Cast", "CastLike", "Clip", "Div", "Dropout", "Equal", "Expand", "Greater", "GreaterOrEqual", "Identity",
+        "IsNaN", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Reshape", "Squeeze", "Sub", "Sum", "Tanh",
+        "Tile", "Transpose", "Unsqueeze", "Where",
+    )
+)  # fmt: skip
+"""Ops whose results have the slots of what they read, as they were."""
+NUMPY = {DType.F32: "<f4", DType.F64: "<f8", DType.F16: "<f2", DType.I64: "<i8", DType.I32: "<i4", DType.BOOL: "?"}
+MOST = 1 << 24
+"""Elements of a constant that is looked at."""
+
+
+class Masks:
+    """The masks of one decoder."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.resources = decoder.module.resources
+        self.types: dict[str, Type] = {name: one.type for name, one in self.resources.items()}
+        self.changed: dict[str, str] = {}
+
+    def applied(self, ops: Sequence[Op]) -> list[Op]:
+        """``ops``, whose caches are written in place, with what a query does not see masked. Raises InvalidInput where that
+        cannot be shown."""
+        decoder = self.decoder
+        tags = {f"%{pair.result}": CACHE for pair in decoder.axes if pair.grows is not None}
+        source = {f"%{pair.result}": pair.source for pair in decoder.axes}
+        found: list[Op] = []
+        masked: list[str] = []
+        for op in ops:
+            self.types.update((value.name, value.type) for value in op.results)
+            read = [name for name in all_reads(op) if name in tags]
+            if not read or (op.results and op.results[0].name in source):
+                found.append(op)
+                continue
+            source.update((value.name, source[read[0]]) for value in op.results)
+            if op.name == "onnx.Softmax" and tags[read[0]] == SCORES and self._over_slots(op):
+                masked.append(op.operands[0])
+                name = self._seen(op.operands[0], found)
+                found.append(replace(op, operands=(name, *op.operands[1:])))
+                tag = WEIGHTS
+            else:
+                found.append(op)
+                tag = self._tag(op, [tags[name] for name in read], source[read[0]])
+            if tag:
+                tags.update((value.name, tag) for value in op.results)
+        makers = {value.name: op for op in found for value in op.results}
+        for name in masked:
+            self._neutral(name, makers, tags, source[name])
+        return [replace(op, operands=tuple(self._constants(op, name) for name in op.operands)) for op in found]
+
+    def _constants(self, op: Op, name: str) -> str:
+        return self.changed.get(name, name) if op.name in BY_ELEMENT else name
+
+    def _over_slots(self, op: Op) -> bool:
+        type_ = self.types.get(op.operands[0])
+        if not isinstance(type_, TensorType) or type_.shape is None:
+            return False
+        shape, decoder = type_.shape, self.decoder
+        last = op.get("axis", -1) in (-1, len(shape) - 1)
+        return last and len(shape) >= 3 and (shape[0], *shape[-2:]) == (decoder.batch, decoder.step, decoder.context)
+
+    def _tag(self, op: Op, tags: Sequence[str], source: str) -> str:
+        """What the results of ``op`` are; empty where they have no slots. Raises InvalidInput for a reader that may see what
+        no query sees."""
+        if op.name in BY_ELEMENT and len(set(tags)) == 1:
+            return tags[0]
+        if op.name in ("onnx.MatMul", "onnx.com.microsoft.FusedMatMul") and len(tags) == 1 and tags[0] == CACHE:
+            return SCORES
+        if op.name == "onnx.MatMul" and sorted(tags) == [CACHE, WEIGHTS]:
+            return ""
+        reason = f"{op.id} ({op.name.removeprefix('onnx.')}) reads it, where dnnc cannot mask what is behind a sequence"
+        raise InvalidInput(CacheNotInPlace(source, reason), where=op.location.node or op.id)
+
+    def _seen(self, scores: str, found: list[Op]) -> str:
+        """Adds the op that makes the scores of slots that are not seen the lowest number; its result."""
+        decoder, type_ = self.decoder, self.types[scores]
+        assert isinstance(type_, TensorType)
+        assert type_.shape is not None
+        rank = len(type_.shape)
+        shape = (decoder.batch, *[1] * (rank - 3), decoder.step, decoder.context)
+        places = decoder.places()
+        axes = decoder.constant(f"axes.{rank}", [*range(1, rank - 2), rank - 1])
+        spread = decoder.op("onnx.Unsqueeze", f"places.{rank}", (places, axes), (*shape[:-1], 1))
+        seen = decoder.op("onnx.LessOrEqual", f"seen.{rank}", (decoder.slots(rank), spread), shape, DType.BOOL)
+        lowest = np.array(-65504 if type_.dtype is DType.F16 else np.finfo(np.float32).min, NUMPY.get(type_.dtype, "<f4"))
+        low = decoder.resource(f"@decoding.lowest.{type_.dtype.value}", TensorType(type_.dtype, ()), lowest.tobytes())
+        name = unique(f"{scores}.seen", decoder.names)
+        found.append(Op("onnx.Where", (seen, scores, low), (Value(name, type_),)))
+        return name
+
+    def _neutral(self, scores: str, makers: dict[str, Op], tags: dict[str, str], source: str) -> None:
+        """Looks at the constants of the masks that reach ``scores``."""
+        wanted, done = [scores], set()
+        while wanted:
+            name = wanted.pop()
+            if name in done:
+                continue
+            done.add(name)
+            if name in self.resources:
+                self._look(name, source)
+            elif (op := makers.get(name)) is not None and op.name in BY_ELEMENT and tags.get(name) != CACHE:
+                data = (
+                    op.operands[:1]
+                    if op.name in ("onnx.Reshape", "onnx.Expand", "onnx.Tile", "onnx.Unsqueeze")
+                    else op.operands
+                )
+                wanted += [operand for operand in data if operand]
+
+    def _look(self, name: str, source: str) -> None:
+        """Replaces the constant ``name`` of a mask where it depends on the length of the past. Raises InvalidInput where it
+        does in another way than by what no query sees."""
+        resource, decoder = self.resources[name], self.decoder
+        array = array_of(resource)
+        shape = resource.type.shape if isinstance(resource.type, TensorType) else None
+        if shape is None or not shape or shape[-1] != decoder.context:
+            return
+        if array is None:
+            self._refuse(resource, source)
+            return
+        if np.issubdtype(array.dtype, np.integer) and np.array_equal(
+            np.broadcast_to(np.arange(decoder.context), array.shape), array
+        ):
+            return
+        rows = shape[-2] if len(shape) > 1 else 1
+        if rows not in (1, decoder.step):
+            self._refuse(resource, source)
+        past = decoder.context - decoder.step
+        last = past + np.arange(decoder.step) if rows == decoder.step else np.array([decoder.context - 1])
+        seen = array[..., np.arange(decoder.context)[None, :] <= last[:, None]] if len(shape) > 1 else array
+        if seen.size and not (seen == seen.flat[0]).all():
+            self._refuse(resource, source)
+        if not (array == seen.flat[0]).all():
+            data = np.full(array.shape, seen.flat[0], array.dtype).tobytes()
+            assert isinstance(resource.type, TensorType)
+            self.changed[name] = decoder.resource(f"{name}.seen", resource.type, data)
+
+    def _refuse(self, resource: Resource, source: str) -> None:
+        reason = (
+            f"the constant {resource.name} differs between keys that a query sees, so it may depend on the length of the past"
+        )
+        raise InvalidInput(CacheNotInPlace(source, reason), where=resource.name)
+
+
+def array_of(resource: Resource) -> NDArray[Any] | None:
+    """The elements of a constant; None of a weight."""
+    type_ = resource.type
+    if not isinstance(type_, TensorType) or type_.dtype not in NUMPY or type_.elements is None or type_.elements > MOST:
+        return None
+    dims = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+    if isinstance(resource.data, Splat):
+        return np.full(dims, resource.data.value, NUMPY[type_.dtype])
+    if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes):
+        return np.frombuffer(resource.data.data, NUMPY[type_.dtype]).reshape(dims)
+    return None
+
+
+__all__ = ["Masks", "array_of"]
