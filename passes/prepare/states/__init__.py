@@ -13,6 +13,8 @@ Invariants:
 
 A cache that grows by ``Concat`` is bound to its full length: past = context - s. Where ``position`` is that past, slots and
 tokens agree in both programs; ``masks`` states what is changed, and what is refused, so that they agree elsewhere.
+
+``pairs`` finds the states, ``decoder`` rewrites the step with what ``writer`` adds, ``opset`` raises the opset.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import ClassVar
 
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Resource, State
+from ir.core.names import unique
 from ir.core.ops import Op
 from ir.core.types import TensorType
 from passes.framework.base import Pass, PassContext
@@ -98,8 +101,7 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
     renamed: dict[str, str] = {}
     states = []
     for pair in pairs:
-        name = f"@{pair.source}"
-        assert name not in taken, name
+        name = unique(f"@{pair.source}", taken)
         renamed[f"%{pair.source}"] = name
         states.append(Resource(name, results[f"%{pair.result}"].type, State(pair.result, axes[pair], groups)))
     args = tuple(arg for arg in func.args if arg.name not in renamed)

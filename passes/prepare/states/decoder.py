@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Inline, Module, Resource
-from ir.core.names import unique
+from ir.core.module import Module
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.faults import CacheNotInPlace, NotOneInput
 from passes.prepare.states.masks import Masks, array_of
 from passes.prepare.states.pairs import Pair
+from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY = "onnx.com.microsoft.GroupQueryAttention"
 QUERY_LENGTHS = 16
@@ -26,16 +25,10 @@ I64 = DType.I64
 
 
 class Decoder:
-    """One decoder. ``axes``: of the pairs that are caches, the axis of positions.
-
-    ``batch``, ``step`` (s) and ``context``: sequences of a group, tokens of a step, positions of a cache."""
+    """One decoder. ``axes``: of the pairs that are caches, the axis of positions."""
 
     def __init__(self, module: Module, pairs: Sequence[Pair], axes: Mapping[Pair, int]) -> None:
         self.module, self.func, self.axes = module, module.entry, axes
-        self.taken = {symbol.name for symbol in module.symbols}
-        self.names = {arg.name for arg in self.func.args} | {value.name for op in self.func.ops for value in op.results}
-        self.made: list[Resource] = []
-        self.ahead: list[Op] = []
         sources = {f"%{pair.source}" for pair in pairs}
         self.others = [arg for arg in self.func.args if arg.name not in sources]
         self.ids = self._ids()
@@ -48,6 +41,7 @@ class Decoder:
                 CacheNotInPlace(first.source, f"caches have several lengths, {sorted(lengths)}"), where=first.source
             )
         self.context = lengths.pop()
+        self.writer = StepWriter(module, self.batch, self.step, self.context)
         of_pairs = {f"%{pair.result}" for pair in pairs}
         self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
 
@@ -62,23 +56,20 @@ class Decoder:
 
     def rewritten(self) -> Module:
         """The module as a step of a decoder, with caches still arguments. Raises InvalidInput where it cannot be one."""
-        position = unique("%position", self.names)
-        self.position = Value(position, TensorType(I64, (self.batch,)))
-        self.column = self.op("onnx.Unsqueeze", "position.column", (position, self.constant("axis", [1])), (self.batch, 1))
         read = {name for op in self.func.ops for name in all_reads(op)} | {value.name for value in self.func.results}
         for arg in self.others:
             if arg.name != self.ids.name and arg.name in read:
                 self.compute(arg)
-        masks = Masks(self)
         ops = [self.in_place(op) for op in self.func.ops]
         if any(pair.grows is not None for pair in self.axes):
-            ops = masks.applied(ops)
+            growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
+            ops = Masks(self.writer, self.module.resources, growing).applied(ops)
             if not any(_is_positions(arg) for arg in self.others):
                 ops = self.with_positions(ops)
         entry = self.func
         facts = {
             "decoding.ids": self.ids.name[1:],
-            "decoding.position": position[1:],
+            "decoding.position": self.writer.position.name[1:],
             "decoding.logits": self.logits.name[1:] if self.logits is not None else "",
             "decoding.context": self.context,
         }
@@ -86,38 +77,25 @@ class Decoder:
         kept = [arg for arg in self.func.args if arg.name == self.ids.name or arg not in self.others or arg.name in sources]
         entry = replace(
             entry,
-            args=(self.ids, self.position, *(arg for arg in kept if arg.name != self.ids.name)),
-            ops=(*_used(self.ahead, ops), *ops),
+            args=(self.ids, self.writer.position, *(arg for arg in kept if arg.name != self.ids.name)),
+            ops=(*_used(self.writer.ahead, ops), *ops),
             attributes=attributes({**dict(entry.attributes), **facts}),
         )
-        return insert_symbols(self.module.replace(self.func, entry), self.made)
+        return insert_symbols(self.module.replace(self.func, entry), self.writer.made)
 
     def compute(self, arg: Value) -> None:
         """Makes the input ``arg`` from ``position``, under its name. Raises InvalidInput for one that is neither a mask nor
         positions."""
-        type_, shape = arg.type, _shape(arg)
+        type_, shape, writer = arg.type, _shape(arg), self.writer
         assert isinstance(type_, TensorType)
         if _is_mask(arg) and shape == (self.batch, self.context):
-            seen = self.op("onnx.Less", f"{arg.name[1:]}.seen", (self.slots(2), self.after()), shape, DType.BOOL)
-            self.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
+            seen = writer.op("onnx.Less", f"{arg.name[1:]}.seen", (writer.slots(2), writer.after()), shape, DType.BOOL)
+            writer.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
         elif _is_positions(arg) and shape == (self.batch, self.step):
-            places = self.places()
-            self.add("onnx.Cast", arg.name, (places,), type_, to=ONNX_TYPES[type_.dtype])
+            places = self.writer.places()
+            writer.add("onnx.Cast", arg.name, (places,), type_, to=ONNX_TYPES[type_.dtype])
         else:
             raise InvalidInput(NotOneInput(arg.name[1:], str(type_)), where=self.module.name)
-
-    def places(self) -> str:
-        """``[B, s]``: the position of each token of the step."""
-        steps = self.constant("steps", np.arange(self.step).reshape(1, -1))
-        return self.op("onnx.Add", "positions", (self.column, steps), (self.batch, self.step))
-
-    def after(self) -> str:
-        """``[B, 1]``: the position behind the step."""
-        return self.op("onnx.Add", "position.after", (self.column, self.constant("step", [self.step])), (self.batch, 1))
-
-    def slots(self, rank: int) -> str:
-        """``[1, .., context]``: the number of each slot of a cache."""
-        return self.constant(f"slots.{rank}", np.arange(self.context).reshape(*[1] * (rank - 1), -1))
 
     def with_positions(self, ops: Sequence[Op]) -> list[Op]:
         """``ops`` of a model without positions among its inputs: it looks them up by a constant, past .. past + s - 1, or
@@ -142,7 +120,7 @@ class Decoder:
                 assert isinstance(type_, TensorType)
                 op = replace(
                     op,
-                    operands=(op.operands[0], self.places()),
+                    operands=(op.operands[0], self.writer.places()),
                     results=(Value(op.results[0].name, replace(type_, shape=shape)),),
                 )
                 widened[op.results[0].name] = op.results[0]
@@ -169,7 +147,7 @@ class Decoder:
                 if _shape(op.results[0])[0] != self.batch:
                     reason = f"its first dimension is not the batch, {self.batch}"
                     raise InvalidInput(CacheNotInPlace(pair.source, reason), where=pair.source)
-                operands = (*op.operands, self.position.name)
+                operands = (*op.operands, self.writer.position.name)
                 return replace(
                     op, name="onnx.TensorScatter", operands=operands, attributes=attributes(axis=axis, mode="linear")
                 )
@@ -178,35 +156,9 @@ class Decoder:
                 raise InvalidInput(CacheNotInPlace(pair.source, reason), where=pair.source)
         several = self.step > 1 and self.batch > 1
         if op.name == GROUP_QUERY and several and len(op.operands) <= QUERY_LENGTHS:
-            lengths = self.constant("query_seqlens", np.full(self.batch, self.step), DType.I32)
+            lengths = self.writer.constant("query_seqlens", np.full(self.batch, self.step), DType.I32)
             return replace(op, operands=(*op.operands, *[""] * (QUERY_LENGTHS - len(op.operands)), lengths))
         return op
-
-    # -- what is added -------------------------------------------------------------------------------------------------
-
-    def constant(self, name: str, values: Sequence[int] | NDArray[np.int64], dtype: DType = I64) -> str:
-        """A resource of integers; its name. Asked for again under one name, the same."""
-        array = np.asarray(values, {DType.I64: "<i8", DType.I32: "<i4"}[dtype])
-        return self.resource(f"@decoding.{name}", TensorType(dtype, array.shape), array.tobytes())
-
-    def resource(self, name: str, type_: TensorType, data: bytes) -> str:
-        if (same := next((one for one in self.made if one.name == name and one.data == Inline(data)), None)) is not None:
-            return same.name
-        self.made.append(Resource(unique(name, self.taken), type_, Inline(data)))
-        return self.made[-1].name
-
-    def op(
-        self, kind: str, name: str, operands: Sequence[str], shape: tuple[int, ...], dtype: DType = I64, **fields: int
-    ) -> str:
-        """Adds an op ahead of all others; the name of its result. Asked for again under one name, the same."""
-        known = next((one for one in self.ahead if one.results[0].name == f"%decoding.{name}"), None)
-        if known is not None:
-            return known.results[0].name
-        self.add(kind, unique(f"%decoding.{name}", self.names), operands, TensorType(dtype, shape), **fields)
-        return self.ahead[-1].results[0].name
-
-    def add(self, kind: str, name: str, operands: Sequence[str], type_: TensorType, **fields: int) -> None:
-        self.ahead.append(Op(kind, tuple(operands), (Value(name, type_),), attributes(**fields)))
 
 
 def _used(ahead: Sequence[Op], ops: Sequence[Op]) -> list[Op]:

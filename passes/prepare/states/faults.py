@@ -1,18 +1,18 @@
-"""Faults of the pass ``states``. Codes 40.."""
+"""Faults of the pass ``states``. Codes 41.."""
 
 from __future__ import annotations
 
 from ir.core.diagnostics import Fault
 
 
-class StateNotNamed(Fault, code="E4011"):
+class StateNotNamed(Fault, code="E4101"):
     """--state has another form than IN=OUT."""
 
     message = "'{text}' names no state: expected IN=OUT, an input of the model and the output that it becomes"
     text: str
 
 
-class NoPair(Fault, code="E4012"):
+class NoPair(Fault, code="E4102"):
     """--state names an input or an output that the model does not have."""
 
     message = "the model has no such input and output: '{text}'"
@@ -22,14 +22,14 @@ class NoPair(Fault, code="E4012"):
     outputs: tuple[str, ...]
 
 
-class StateTaken(Fault, code="E4013"):
+class StateTaken(Fault, code="E4103"):
     """--state names an input or an output twice."""
 
     message = "'{text}' names an input or an output that another state has"
     text: str
 
 
-class WrongPair(Fault, code="E4014"):
+class WrongPair(Fault, code="E4104"):
     """The input and the output of a state differ in more than one dimension, or in their element types."""
 
     message = "{source} and {result} are no state: {source} is {before} and {result} is {after}"
@@ -40,7 +40,7 @@ class WrongPair(Fault, code="E4014"):
     after: str
 
 
-class NoStates(Fault, code="E4015"):
+class NoStates(Fault, code="E4105"):
     """Decoding is asked for, and the model has no caches that dnnc recognises."""
 
     message = "no input of the model is a cache that an output continues: its inputs are {inputs}"
@@ -48,7 +48,7 @@ class NoStates(Fault, code="E4015"):
     inputs: tuple[str, ...]
 
 
-class CacheNotInPlace(Fault, code="E4016"):
+class CacheNotInPlace(Fault, code="E4106"):
     """A cache cannot be kept in place, because the model does not say how it would be right."""
 
     message = "the cache {name} cannot be kept in place: {reason}"
@@ -57,7 +57,7 @@ class CacheNotInPlace(Fault, code="E4016"):
     reason: str
 
 
-class NotOneInput(Fault, code="E4017"):
+class NotOneInput(Fault, code="E4107"):
     """An input of a decoder is none that a step can make by itself."""
 
     message = "the input {name} is neither token ids, nor a cache, a mask or positions"
@@ -66,7 +66,7 @@ class NotOneInput(Fault, code="E4017"):
     type: str
 
 
-class OldOpset(Fault, code="E4018"):
+class OldOpset(Fault, code="E4108"):
     """An op of the model changed between its opset and the first with TensorScatter, which keeps a cache in place."""
 
     message = "{op} of opset {opset} cannot be read as one of opset 24, which a cache in place needs"

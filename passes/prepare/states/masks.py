@@ -12,9 +12,9 @@ is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import DType, TensorType, Type
 from passes.prepare.states.faults import CacheNotInPlace
-
-if TYPE_CHECKING:
-    from passes.prepare.states.decoder import Decoder
+from passes.prepare.states.writer import StepWriter
 
 CACHE, SCORES, WEIGHTS = "cache", "scores", "weights"
 BY_ELEMENT = frozenset(
@@ -45,26 +43,24 @@ MOST = 1 << 24
 
 
 class Masks:
-    """The masks of one decoder."""
+    """The masks of one decoder. ``sources``: its caches by the results that they become, both without ``%``."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-        self.resources = decoder.module.resources
+    def __init__(self, decoder: StepWriter, resources: Mapping[str, Resource], sources: Mapping[str, str]) -> None:
+        self.decoder, self.resources, self.sources = decoder, resources, sources
         self.types: dict[str, Type] = {name: one.type for name, one in self.resources.items()}
         self.changed: dict[str, str] = {}
 
     def applied(self, ops: Sequence[Op]) -> list[Op]:
         """``ops``, whose caches are written in place, with what a query does not see masked. Raises InvalidInput where that
         cannot be shown."""
-        decoder = self.decoder
-        tags = {f"%{pair.result}": CACHE for pair in decoder.axes if pair.grows is not None}
-        source = {f"%{pair.result}": pair.source for pair in decoder.axes}
+        source = {f"%{result}": name for result, name in self.sources.items()}
+        tags = dict.fromkeys(source, CACHE)
         found: list[Op] = []
         masked: list[str] = []
         for op in ops:
             self.types.update((value.name, value.type) for value in op.results)
             read = [name for name in all_reads(op) if name in tags]
-            if not read or (op.results and op.results[0].name in source):
+            if not read or op.results[0].name in tags:
                 found.append(op)
                 continue
             source.update((value.name, source[read[0]]) for value in op.results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ir.core.attributes import Attribute, AttrKind, attributes
@@ -64,10 +64,9 @@ def raised(module: Module, opset: int, dialects: Dialects) -> Module:
     return insert_symbols(replace(module, attributes=attributes(attributes_)), made.values())
 
 
-def _with_regions(op: Op, newer: object) -> Op:
+def _with_regions(op: Op, newer: Callable[[Iterable[Op]], tuple[Op, ...]]) -> Op:
     if not op.regions:
         return op
-    assert callable(newer)
     return replace(op, regions=tuple((key, Region(r.args, newer(r.ops), r.results)) for key, r in op.regions))
 
 

@@ -9,7 +9,7 @@ have one element type and equal dimensions but for at most one axis, along which
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ir.core.diagnostics import InvalidInput, UsageError
@@ -73,12 +73,11 @@ def named(func: Func, texts: Iterable[str]) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-def _recognised(func: Func, candidates: object) -> Iterable[Pair]:
+def _recognised(func: Func, candidates: Callable[[str], Sequence[str]]) -> Iterable[Pair]:
     results = {value.name[1:]: value.type for value in func.results}
     taken: set[str] = set()
     for arg in func.args:
         source = arg.name[1:]
-        assert callable(candidates)
         for result in candidates(source):
             if result in results and result not in taken and result != source and _alike(arg.type, results[result]):
                 taken.add(result)
