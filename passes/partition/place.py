@@ -21,8 +21,7 @@ Which device: stages that a plan or a pin put on devices stay there; the others 
 of one value those with fewer seconds of transfers are preferred where the search meets them, which is not proven. The start is
 the better of two greedy placements, improved by exchanging and moving stages; if that does not reach the least value that
 ports allow, a branch and bound proves or improves it, trying one device of those that can be exchanged (``device_classes``);
-not where stages have replicas, which the exchanges alone place. It ends after ``nodes`` nodes; statistics say
-whether it was complete.
+not where stages have replicas, which the exchanges alone place. It ends after ``nodes`` nodes.
 
 Stages that a plan puts on one device (the pieces of a split that is not contiguous) take turns there: their seconds and their
 bytes add up, and what passes between them costs nothing.
@@ -50,10 +49,10 @@ from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, Stage
 from passes.framework.registry import PLANNERS
 from passes.graph.graph import cuts_of, listing, stage_members
 from passes.graph.sizes import assessed
-from passes.solvers.work import did, now
+from passes.solvers.anytime import Limits
 from passes.stages.placement import Placement, PlacementProblem, turns
 from passes.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
-from passes.stages.placement_search import NODES, search
+from passes.stages.placement_search import NODES, PlacementSearch
 from passes.timeline.families import stages_in_flight
 
 STATED = "plan"
@@ -88,14 +87,8 @@ class PlacePass(Pass):
         except Infeasible as error:
             error.proven, error.bound = False, plan.bound  # of other stages
             raise
-        ends = now() + self.time_limit
-
-        def keep_on() -> bool:
-            context.progress("place", None)
-            did("placement", problem.size)
-            return now() < ends
-
-        chosen, complete = search(problem, self.nodes, keep_on)
+        search = PlacementSearch(problem, Limits(seconds=self.time_limit), self.nodes, context.progress)
+        chosen = search.run()
         if chosen is None:
             raise _crowded(problem, plan, topology)
         if plan.in_steps:
@@ -140,7 +133,7 @@ class PlacePass(Pass):
             bound = max(0.0, bound - once * (plan.microbatches + len(stages) - 1) / plan.microbatches)
         placed = replace(plan, stages=tuple(stages), port_value=port_value)
         placed = assessed(placed, module.entry, value, bound)
-        context.count(self.name, value=placed.value, port_value=port_value, complete=int(complete))
+        context.count(self.name, value=placed.value, port_value=port_value, interrupted=int(search.interrupted))
         return module.replace(plan, placed)
 
     def in_flight(self, module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> InFlight:

@@ -1,11 +1,11 @@
 """The search for the best placement: which device runs which stage.
 
-``search`` keeps what is fixed and minimises the value; seconds of all transfers decide between placements of one value that it
-meets, and are not proven least. The start is the better of two greedy placements, improved by exchanging and moving stages
-around the bottleneck. If that leaves a distance to the least value that ports allow, a branch and bound proves it or improves
-it, trying one of several devices that can be exchanged: of one class (``device_classes``), or on hosts that nothing runs on
-yet and that are alike. Both count the placements they look at and stop at a given number, so the result does not depend on the
-speed of the machine unless it is told to end before.
+``PlacementSearch`` keeps what is fixed and minimises the value; seconds of all transfers decide between placements of one value
+that it meets, and are not proven least. The start is the better of two greedy placements, improved by exchanging and moving
+stages around the bottleneck. If that leaves a distance to the least value that ports allow, a branch and bound proves it or
+improves it, trying one of several devices that can be exchanged: of one class (``device_classes``), or on hosts that nothing
+runs on yet and that are alike. Both count the placements they look at and stop at a given number, so the result does not depend
+on the speed of the machine unless it is told to end before.
 """
 
 from __future__ import annotations
@@ -13,42 +13,78 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from ir.core.outcomes import SLACK
 from passes.costs.host_classes import host_classes
 from passes.costs.network import device_classes
+from passes.solvers.anytime import Anytime, Limits, Progress
+from passes.solvers.work import did
 from passes.stages.load import load as combined
 from passes.stages.placement import Placement, PlacementProblem, shared_loads
 
 NODES = 20_000
 """Placements of 8 stages that a search looks at."""
+NO_LIMITS = Limits()
 
 
-def search(
-    problem: PlacementProblem, nodes: int = NODES, keep_on: Callable[[], bool] = lambda: True
-) -> tuple[Placement | None, bool]:
-    """The best placement found and whether it is proven best; None when the stages do not all find a device. ``nodes``: how
-    many placements of 8 stages each of its two phases looks at; of more stages, or of more pairs of replicas that send to each
-    other, proportionally fewer, so that the time stays alike. Ends with what it has when ``keep_on``, asked once for each
-    placement it looks at, says so."""
-    starts = [start for start in (_in_order(problem), _greedy(problem)) if start is not None]
-    if not starts:
-        found = _matched(problem)
+class PlacementSearch(Anytime[Placement]):
+    """The search for the best placement of a problem; ``infeasible``: the stages do not all find a device. ``nodes``: how many
+    placements of 8 stages each of its two phases looks at; of more stages, or of more pairs of replicas that send to each
+    other, proportionally fewer, so that the time stays alike."""
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        limits: Limits = NO_LIMITS,
+        nodes: int = NODES,
+        progress: Progress = lambda label, fraction: None,
+    ) -> None:
+        super().__init__(limits, progress, (problem.floor, "the least loads that ports allow"), SLACK)
+        self.problem = problem
+        self.nodes = nodes * 8 // max(8, _routes(problem))
+
+    def run(self) -> Placement | None:
+        """The best placement found; None where there is none."""
+        self.search(self._phases)
+        return self.best
+
+    def _phases(self) -> None:
+        problem = self.problem
+        starts = [start for start in (_in_order(problem), _greedy(problem)) if start is not None]
+        found = min(starts, key=lambda start: _key(problem, start)) if starts else _matched(problem)
         if found is None:
-            return None, True
-        starts = [found]
-    best = min(starts, key=lambda start: _key(problem, start))
-    nodes = nodes * 8 // max(8, _routes(problem))
-    best = _improve(problem, best, nodes, keep_on)
-    if problem.value(best) <= problem.floor * (1 + SLACK):
-        return best, True
-    if max(problem.replicas, default=1) > 1:
-        return best, False
-    tree = BranchAndBound(problem, nodes, best, problem.value(best), keep_on)
-    tree.run()
-    return tree.best, tree.visited < tree.limit
+            self.infeasible = True
+            return
+        self.keep(found, problem.value(found))
+        self._improve(found)
+        if self.tight() or max(problem.replicas, default=1) > 1:
+            return
+        tree = BranchAndBound(self, self.nodes)
+        tree.run()
+        if tree.visited < tree.limit:
+            self.tell(self.value, "every placement, one of those that differ in names alone")
+
+    def keep_on(self) -> bool:
+        """Counts a placement that is looked at; whether time is left for another."""
+        self.progress("place", None)
+        did("placement", self.problem.size)
+        return self.left() > 0
+
+    def _improve(self, start: Placement) -> None:
+        """Local search: the first exchange or move of a stage at the bottleneck, or beside it, that lowers the key; until none
+        does."""
+        problem, key, looked, improved = self.problem, _key(self.problem, start), 0, True
+        while improved and looked < self.nodes and not self.tight():
+            improved = False
+            for candidate in _moves(problem, self.best or start):
+                looked += 1
+                found = _key(problem, candidate)
+                if found < (key[0] * (1 - SLACK), 0.0) or (found[0] <= key[0] and found[1] < key[1] * (1 - SLACK)):
+                    self.best, self.value, key, improved = candidate, found[0], found, True
+                    break
+                if looked >= self.nodes or not self.keep_on():
+                    return
 
 
 def _routes(problem: PlacementProblem) -> int:
@@ -127,24 +163,6 @@ def _matched(problem: PlacementProblem) -> Placement | None:
     return tuple(given or tuple(devices_of[stage]) for stage, given in enumerate(problem.fixed))
 
 
-def _improve(problem: PlacementProblem, start: Placement, limit: int, keep_on: Callable[[], bool]) -> Placement:
-    """Local search: the first exchange or move of a stage at the bottleneck, or beside it, that lowers the key; until none
-    does."""
-    best, key, looked = start, _key(problem, start), 0
-    improved = True
-    while improved and looked < limit and key[0] > problem.floor * (1 + SLACK):
-        improved = False
-        for candidate in _moves(problem, best):
-            looked += 1
-            found = _key(problem, candidate)
-            if found < (key[0] * (1 - SLACK), 0.0) or (found[0] <= key[0] and found[1] < key[1] * (1 - SLACK)):
-                best, key, improved = candidate, found, True
-                break
-            if looked >= limit or not keep_on():
-                return best
-    return best
-
-
 def _moves(problem: PlacementProblem, chosen: Placement) -> Iterator[Placement]:
     loads, busy = problem.loads(chosen), problem.busy(chosen)
     worst = max((*loads, *busy.values()))
@@ -178,18 +196,14 @@ def _put(chosen: Placement, *changes: tuple[int, int, int]) -> Placement:
     return tuple(tuple(devices) for devices in found)
 
 
-@dataclass
 class BranchAndBound:
     """Branch and bound over stages in order: a partial placement costs at least what its stages cost with the rest at their
-    ports."""
+    ports. ``search`` keeps what it finds; ``limit``: of partial placements ``visited``."""
 
-    problem: PlacementProblem
-    limit: int
-    best: Placement
-    value: float
-    keep_on: Callable[[], bool] = lambda: True
-    visited: int = 0
-    chosen: list[tuple[int, ...]] = field(default_factory=list)
+    def __init__(self, search: PlacementSearch, limit: int) -> None:
+        self.search, self.problem, self.limit = search, search.problem, limit
+        self.visited = 0
+        self.chosen: list[tuple[int, ...]] = []
 
     def run(self) -> None:
         topology = self.problem.topology
@@ -211,20 +225,20 @@ class BranchAndBound:
             stage += 1
         if stage == problem.size:
             value = problem.value(tuple(self.chosen))
-            if value < self.value * (1 - SLACK):
-                self.best, self.value = tuple(self.chosen), value
+            if value < self.search.value * (1 - SLACK):
+                self.search.keep(tuple(self.chosen), value)
             return
         options = []
         for device in self._distinct(stage):
             if self.visited >= self.limit:
                 return
             self.visited += 1
-            if not self.keep_on():
+            if not self.search.keep_on():
                 self.limit = self.visited
             self.chosen[stage] = (device,)
             options.append((self._bound(), device))
         for bound, device in sorted(options):
-            if bound >= self.value * (1 - SLACK) or self.value <= problem.floor * (1 + SLACK):
+            if bound >= self.search.value * (1 - SLACK) or self.search.tight():
                 break
             self.chosen[stage] = (device,)
             self._descend(stage + 1)

@@ -32,11 +32,12 @@ from passes.graph.graph import cuts_of
 from passes.partition.bridge.plan import with_stages
 from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
 from passes.partition.objective import Solution
-from passes.solvers.work import did, now
+from passes.solvers.anytime import Limits
+from passes.solvers.work import now
 from passes.stages.fusing import without_borders
 from passes.stages.lattice.dp import Stages
 from passes.stages.placement_from_ir import placement_problem, stage_memory
-from passes.stages.placement_search import search
+from passes.stages.placement_search import PlacementSearch
 from passes.stages.problem import Kind, Problem, plan_costs, pools
 
 MOST_HOSTS = 8
@@ -252,13 +253,10 @@ def link_value(
         problem = placement_problem(module, plan, topology, net, members, memory)
     except Infeasible:
         return math.inf
-    ends = min(ends, now() + GROUP_SECONDS)
-
-    def keep_on() -> bool:
-        did("placement", problem.size)
-        return now() < ends
-
-    chosen, _ = search(problem, keep_on=keep_on)
+    search = PlacementSearch(problem, Limits(seconds=min(ends - now(), GROUP_SECONDS)))
+    chosen = search.run()
+    if search.interrupted:
+        raise KeyboardInterrupt
     return math.inf if chosen is None else problem.value(chosen)
 
 

@@ -20,8 +20,9 @@ from ir.core.types import DType, TensorType
 from passes.costs.network import network
 from passes.framework.base import PassContext, needed
 from passes.partition.place import PlacePass
+from passes.solvers.anytime import Limits
 from passes.stages.placement import Message, PlacementProblem
-from passes.stages.placement_search import BranchAndBound, search
+from passes.stages.placement_search import BranchAndBound, PlacementSearch
 from tests.passes.staging import VECTOR, chain, devices, op, planned, value
 
 
@@ -352,8 +353,9 @@ def best_of_all(problem: PlacementProblem) -> float:
 @pytest.mark.parametrize("seed", range(24))
 def test_the_search_equals_trying_every_placement(seed: int) -> None:
     problem = random_problem(seed)
-    found, complete = search(problem, 20_000)
-    assert complete
+    search = PlacementSearch(problem)
+    found = search.run()
+    assert search.tight() or search.infeasible
     assert (problem.value(found) if found is not None else math.inf) == pytest.approx(best_of_all(problem), rel=1e-12)
 
 
@@ -362,9 +364,9 @@ def test_the_search_equals_trying_every_placement(seed: int) -> None:
 def test_branch_and_bound_alone_equals_trying_every_placement(seed: int, together: bool) -> None:
     """Without a good start, so that the devices it takes for exchangeable matter."""
     problem = random_problem(seed, together)
-    tree = BranchAndBound(problem, 100_000, (), math.inf)
-    tree.run()
-    assert tree.value == pytest.approx(best_of_all(problem), rel=1e-12)
+    search = PlacementSearch(problem)
+    BranchAndBound(search, 100_000).run()
+    assert search.value == pytest.approx(best_of_all(problem), rel=1e-12)
 
 
 @given(st.integers(0, 10_000))
@@ -372,7 +374,7 @@ def test_branch_and_bound_alone_equals_trying_every_placement(seed: int, togethe
 def test_values_bound_each_other(seed: int) -> None:
     """Ports bound any placement; media are what ``Network.busy`` says."""
     problem = random_problem(seed)
-    found, _ = search(problem, 100)
+    found = PlacementSearch(problem, nodes=100).run()
     if found is None:
         return
     value_ = problem.value(found)
@@ -384,10 +386,14 @@ def test_values_bound_each_other(seed: int) -> None:
     assert max(problem.busy(found).values(), default=0.0) == pytest.approx(max(busy.values(), default=0.0))
 
 
+def proven(problem: PlacementProblem, nodes: int) -> bool:
+    search = PlacementSearch(problem, nodes=nodes)
+    return search.run() is not None and search.tight()
+
+
 def test_a_limited_search_says_so_and_still_places() -> None:
-    problem = next(p for p in map(random_problem, range(1000)) if p.size == 5 and search(p, 20_000)[1] and not search(p, 1)[1])
-    found, complete = search(problem, 1)
-    assert not complete
+    problem = next(p for p in map(random_problem, range(1000)) if p.size == 5 and proven(p, 20_000) and not proven(p, 1))
+    found = PlacementSearch(problem, nodes=1).run()
     assert found is not None
     assert len({device for devices_ in found for device in devices_}) == 5
 
@@ -445,15 +451,30 @@ def test_without_time_place_ends_with_what_it_has_and_says_so() -> None:
     assert plan.value >= placed(module).value
 
 
-def test_a_search_told_to_end_looks_at_no_more() -> None:
-    looked: list[int] = []
+def left_open() -> PlacementProblem:
+    """One with a placement, which few looks do not prove the best."""
+    for problem in map(random_problem, range(1000)):
+        search = PlacementSearch(problem, nodes=30)
+        if search.run() is not None and not search.tight():
+            return problem
+    raise AssertionError("every problem is easy")
 
-    def keep_on() -> bool:
-        looked.append(1)
-        return len(looked) < 5
 
-    rng = random.Random(5)
-    problem = next(p for p in (random_problem(rng.randrange(10**6)) for _ in range(200)) if not search(p, 30)[1])
-    found, complete = search(problem, 10_000, keep_on)
-    assert (found is not None, complete) == (True, False)
-    assert len(looked) <= 6
+def test_without_time_a_search_looks_at_one_more() -> None:
+    looked: list[str] = []
+    problem = left_open()
+    search = PlacementSearch(problem, Limits(seconds=-1.0), progress=lambda label, part: looked.append(label))
+    assert search.run() is not None
+    assert not search.tight()
+    assert len(looked) <= 2
+
+
+def test_an_interrupt_ends_a_search_with_its_best_placement() -> None:
+    """The next look at a placement brings it."""
+
+    def interrupt(label: str, part: float | None) -> None:
+        raise KeyboardInterrupt
+
+    search = PlacementSearch(left_open(), progress=interrupt)
+    assert search.run() is not None
+    assert search.interrupted
