@@ -241,6 +241,15 @@ def products() -> Iterator[Case]:
     query = x(1, 128, 768)
     yield case("12 heads, 128", "MultiHeadAttention", query, query, query, domain=MICROSOFT, num_heads=12)
 
+    for samples, positions in ((1, 4096), (8, 1024)):
+        token, own = x(samples, 1, 512), x(samples, 1, 256)
+        caches = [x(samples, 4, positions, 64) for _ in range(2)]
+        last, total = const([positions - 1] * samples, "i4"), const(positions, "i4")
+        yield case(
+            f"{samples} queries, {positions}", "GroupQueryAttention", token, own, own, *caches, last, total,
+            domain=MICROSOFT, results=3, num_heads=8, kv_num_heads=4,
+        )  # fmt: skip
+
 
 def quantised() -> Iterator[Case]:
     zero, scale = const(128, "u1"), const(0.02, "f4")
@@ -273,7 +282,7 @@ def quantised() -> Iterator[Case]:
     yield case("128x768 by 768x768", "QLinearMatMul", left, scale, zero, right, scale, const(0, "i1"), scale, zero)
     yield case("128x768 by 768x768", "DynamicQuantizeMatMul", x(128, 768), right, scale, const(0, "i1"), domain=MICROSOFT)
     packed = w(1024, 32, 16, dtype="u1", values=255), w(1024 * 32)
-    for rows in (1, 128):
+    for rows in (1, 8, 128):
         operands = x(1, rows, 1024), *packed
         yield case(f"{rows} rows", "MatMulNBits", *operands, domain=MICROSOFT, K=1024, N=1024, bits=4, block_size=32)
 
