@@ -171,12 +171,12 @@ class Graph:
         ]
 
     def _packed_product(self, name: str, result: str, value: str, outputs: int, gain: float) -> str:
-        """``MatMulNBits`` by a weight of 4 bits an element."""
+        """``MatMulNBits`` by a weight of 4 bits an element, which rounds rows to 8 bits, as exporters ask of CPUs."""
         *outer, inputs = self.shape(value)
         numbers, scales = self.packed_weight(name, (outputs,), inputs, gain, blocked=True)
         return self.op(
             "com.microsoft.MatMulNBits", result, [value, numbers, scales], (*outer, outputs),
-            K=inputs, N=outputs, bits=4, block_size=BLOCK,
+            K=inputs, N=outputs, bits=4, block_size=BLOCK, accuracy_level=4,
         )  # fmt: skip
 
     def tied(self, name: str, value: str, words: str, bias: str = "") -> str:

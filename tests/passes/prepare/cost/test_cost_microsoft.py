@@ -49,6 +49,12 @@ def test_a_packed_weight_is_read_packed() -> None:
     assert cost.flops == 2 * m * k * n + 2 * k * n
     assert cost.weight == n * k // 2 + 4 * n * k // block
     assert (cost.read, cost.write) == (4 * m * k + cost.weight, 4 * m * n)
+    rounded = cost_of(
+        *(MS + "MatMulNBits", operands, tensor(1, m, n)),
+        **{"weights": (1, 2), "K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": 4},
+    )
+    assert (rounded.kind, rounded.flops) == ("matmul-i8", 3 * 2 * m * k * n + 5 * m * k)
+    assert (rounded.read, rounded.write, rounded.weight) == (cost.read, cost.write, cost.weight)
 
 
 def test_grouped_queries_look_at_the_whole_cache() -> None:
