@@ -310,8 +310,7 @@ _DNNC = (
         attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
         doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "
         "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body, and "
-        "`rename` is a renaming of the body's own in their place; "
-        "`groups` are the groups of its ops (INV20).",
+        "`rename` is a renaming of the body's own in their place (INV20). `groups`, of earlier versions, says nothing.",
     ),
     OpDef(
         "dnnc.take",

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from ir.core.attributes import AttrKind
-from ir.core.facets import DECISIONS, Group
+from ir.core.facets import DECISIONS
 from ir.core.module import Func, Stage
 from ir.core.ops import Op
 from ir.core.types import without_layout
@@ -42,12 +42,11 @@ class Copies:
         self.sizes: dict[str, tuple[int, int]] = {}
         self.kinds: dict[str, set[str]] = {}
 
-    def faults(self, call: Op, callee: Func, shared: str) -> Iterator[WrongCall]:
-        """What is wrong with ``call`` as a copy of ``callee``. ``shared``: its function where that is called more than once,
-        else empty."""
+    def faults(self, call: Op, callee: Func) -> Iterator[WrongCall]:
+        """What is wrong with ``call`` as a copy of ``callee``."""
         if len(call.attributes) > 1:
             names, ops = self.size(callee.name)
-            expected = {"names": names, "paths": ops, "nodes": ops, "scopes": ops, "groups": ops}
+            expected = {"names": names, "paths": ops, "nodes": ops, "scopes": ops}
             for key, attribute in call.attributes:
                 if key in expected and len(attribute.value) != expected[key]:
                     message = (
@@ -61,11 +60,6 @@ class Copies:
             if len(pairs) % 2 or "" in pairs or len(set(pairs[::2])) < len(pairs) // 2:
                 message = "rename gives pairs of texts, none empty, each first one once"
                 yield WrongCall("INV20", message, "rename", 'such as ["h.0", "h.1"] for what begins with h.0 in the body')
-            if shared and call.attribute("groups") is not None:
-                message = f"{call.id} gives groups, but {shared} is called more than once"
-                yield WrongCall("INV10", message, "groups", "a group belongs to one copy: its outermost call says it")
-            elif call.attribute("groups") is not None and call.facet(Group) is not None:
-                yield WrongCall("INV10", "the call holds the decision 'group', and gives groups as well", "groups", "")
         if callee.name in self.folded:
             for facet in call.facets:
                 if isinstance(facet, DECISIONS) and facet.keyword in self.held(callee.name):

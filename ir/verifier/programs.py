@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ir.core.attributes import Attributes, AttrKind
-from ir.core.facets import DECISIONS, Facet, Group, OptimizerState, Sync
+from ir.core.facets import DECISIONS, Facet, OptimizerState, Sync
 from ir.core.module import Func, Program, Resource, Stage, Symbol
 from ir.core.names import quote_name
 from ir.core.ops import Op, Region, Value, all_ops
@@ -167,17 +167,14 @@ class _Checker:
 
     def decision(self, op: Op, facet: Facet) -> None:
         """A decision in a function that is called more than once."""
-        variant = not isinstance(self.program_, Program) and is_variant(self.program_)
-        if variant and not isinstance(facet, Group):
+        if not isinstance(self.program_, Program) and is_variant(self.program_):
             return
         self.add(
             "INV10",
             f"{op.id} holds the decision '{facet.keyword}', but {self.program_.name} is called more than once",
             op,
             about=f"{facet.keyword}<",
-            hint="a group belongs to one copy: its call says it"
-            if variant
-            else "clone the function for each distinct decision",
+            hint="clone the function for each distinct decision",
         )
 
     def definition(self, op: Op) -> None:
@@ -215,7 +212,7 @@ class _Checker:
                 if type_ is not None and not compatible(type_, value.type):
                     message = f"the call gives {type_} where {callee.name} declares {value.name} as {value.type}"
                     self.add("INV12", message, op, about=callee.name)
-        for fault in self.copies.faults(op, callee, self.program_.name if self.shared else ""):
+        for fault in self.copies.faults(op, callee):
             self.add(fault.code, fault.message, op, about=fault.about, hint=fault.hint)
 
     def value_type(self, name: str) -> Type | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ir.core.module import Func, Module, Stage, Symbol
 from ir.core.ops import Op
 from ir.system.collector import collector_paused
-from passes.graph.folding.marks import CALL, CALLEE, GROUPS, NAMES, PLACES, RENAME
+from passes.graph.folding.marks import CALL, CALLEE, NAMES, PLACES, RENAME
 from passes.graph.folding.names import assigned, locations
 from passes.graph.folding.outline import outline
 from passes.graph.folding.restore import expand
@@ -82,7 +82,7 @@ def _with_fitting_calls(before: Module, after: Module) -> Module:
             return replace(op, regions=tuple((key, replace(region, ops=fitting(region.ops))) for key, region in op.regions))
         if op.name != CALL or op.get(CALLEE) not in changed:
             return op
-        return replace(op, attributes=tuple(item for item in op.attributes if item[0] not in (NAMES, RENAME, GROUPS, *PLACES)))
+        return replace(op, attributes=tuple(item for item in op.attributes if item[0] not in (NAMES, RENAME, *PLACES)))
 
     symbols = tuple(replace(s, ops=fitting(s.ops)) if isinstance(s, Func | Stage) else s for s in after.symbols)
     return replace(after, symbols=symbols)

@@ -8,9 +8,6 @@
   equals the body's own is left out: so the first copy has none. Where it is shorter, a call has ``rename`` in the place of all
   of them: pairs of texts that the body's own lists are renamed by (``ir/text/renaming.py``).
 - Decisions that all ops of a copy hold stand on its call, in place of its ops.
-- ``groups`` of a call are the groups of its copy's ops, in the order of their locations, -1 for an op that has none. Bodies
-  hold no groups, and calls in them neither: the outermost call says them all. It has a ``group<..>`` itself where they are
-  equal.
 - A function whose ops stood in another order than its calls expand to has ``fold.order``: pairs of position and count, which
   say where each stretch of the expanded ops stood. A body's order is that of its first copy, likewise.
 """
@@ -28,7 +25,6 @@ ORDER = "fold.order"
 VARIANT = "fold.variant"
 NAMES = "names"
 RENAME = "rename"
-GROUPS = "groups"
 PLACES = ("paths", "nodes", "scopes")
 CALL = "dnnc.call"
 CALLEE = "callee"
@@ -84,7 +80,6 @@ __all__ = [
     "CALL",
     "CALLEE",
     "COPIES",
-    "GROUPS",
     "NAMES",
     "ORDER",
     "PLACES",

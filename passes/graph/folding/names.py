@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ir.core.facets import Group
 from ir.core.ops import Location, Op, Region, Value, all_ops, all_values
 
 
@@ -49,29 +48,22 @@ def locations(ops: Iterable[Op]) -> Iterator[Location]:
     return (op.location for op in all_ops(ops))
 
 
-def rebuild(
-    op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None, groups: Iterator[int] | None = None
-) -> Op:
-    """``op`` with every name replaced that ``names`` has, read or assigned, its locations by the next of ``places``, and its
-    groups by the next of ``groups`` (-1: none)."""
+def rebuild(op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None) -> Op:
+    """``op`` with every name replaced that ``names`` has, read or assigned, and its locations by the next of ``places``."""
     location = op.location if places is None else next(places)
-    group = -1 if groups is None else next(groups)
-    regions = tuple((key, _rebuild_region(region, names, places, groups)) for key, region in op.regions)
-    copied = replace(
+    regions = tuple((key, _rebuild_region(region, names, places)) for key, region in op.regions)
+    return replace(
         op,
         operands=tuple([names.get(name, name) for name in op.operands]),
         results=_renamed(op.results, names),
         regions=regions,
         location=location,
     )
-    return copied if group < 0 else copied.with_facets(Group(group))
 
 
-def _rebuild_region(
-    region: Region, names: Mapping[str, str], places: Iterator[Location] | None, groups: Iterator[int] | None
-) -> Region:
+def _rebuild_region(region: Region, names: Mapping[str, str], places: Iterator[Location] | None) -> Region:
     args = _renamed(region.args, names)
-    ops = tuple(rebuild(op, names, places, groups) for op in region.ops)
+    ops = tuple(rebuild(op, names, places) for op in region.ops)
     return Region(args, ops, tuple(names.get(name, name) for name in region.results))
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ir.core.attributes import Attribute, Attributes, AttrKind, attributes
-from ir.core.facets import Cost, Facets, Group
+from ir.core.facets import Cost, Facets
 from ir.core.module import Func, Resource
 from ir.core.names import unique
-from ir.core.ops import Op, Region, Value, all_ops
+from ir.core.ops import Op, Value
 from ir.text.renaming import renaming
 from passes.graph.folding import marks
 from passes.graph.folding.names import assigned, locations, rebuild
@@ -23,8 +23,6 @@ from passes.graph.folding.search import Item
 from passes.graph.folding.structure import Copy, Folding
 from passes.graph.folding.variants import variants
 from passes.graph.graph import total_cost
-
-NO_GROUP = Group(-1)
 
 
 def outline(
@@ -68,7 +66,7 @@ class _Outline:
         ops = []
         for item in self.outer:
             op = folding.order[item.start]
-            ops.append(self.ops[op] if item.block < 0 else self.outermost(item.block, op))
+            ops.append(self.ops[op] if item.block < 0 else self.call(item.block, op, {}, ()))
         return replace(func, ops=tuple(ops), attributes=attributes_), bodies
 
     def expanded(self, items: Iterable[Item], order: Sequence[int]) -> Iterable[int]:
@@ -118,18 +116,6 @@ class _Outline:
         made = Op(marks.CALL, operands, results, self.attributes(number, copy), facets=self.cost(number))
         return made.with_facets(*[facet for facet in common if facet not in held])
 
-    def outermost(self, number: int, op: int) -> Op:
-        """A call in the function itself, which gives the groups of the copy's ops as well."""
-        call = self.call(number, op, {}, ())
-        ops = [self.ops[op] for op in self.natural(number, self.copy_at[number, op][0])]
-        given = tuple([inner.facet(Group, NO_GROUP).group for inner in all_ops(ops)])
-        if all(group == NO_GROUP.group for group in given):
-            return call
-        if len(set(given)) == 1 and len(given) == len(ops):
-            return call.with_facets(Group(given[0]))
-        said = (marks.GROUPS, Attribute(AttrKind.INTS, given))
-        return replace(call, attributes=tuple(sorted([*call.attributes, said], key=_key)))
-
     def attributes(self, number: int, copy: Copy) -> Attributes:
         found = [(marks.CALLEE, Attribute(AttrKind.SYMBOL, self.names[number]))]
         if copy is not self.variants[number].copies[0]:
@@ -171,12 +157,9 @@ def _key(item: tuple[str, Attribute]) -> str:
 
 
 def _without(op: Op, common: Facets) -> Op:
-    """``op`` as it stands in a body: without groups, inside it neither, and without decisions that calls give."""
-    facets = tuple([facet for facet in op.facets if not isinstance(facet, Group) and facet not in common])
-    regions = tuple((key, Region(r.args, tuple(_without(o, ()) for o in r.ops), r.results)) for key, r in op.regions)
-    if len(facets) == len(op.facets) and not regions:
-        return op
-    return replace(op, facets=facets, regions=regions)
+    """``op`` as it stands in a body: without decisions that calls give."""
+    facets = tuple([facet for facet in op.facets if facet not in common])
+    return op if len(facets) == len(op.facets) else replace(op, facets=facets)
 
 
 def _ranks(ops: Sequence[int]) -> list[int]:

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ir.core.attributes import Attributes, AttrKind
-from ir.core.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Group, Phase
+from ir.core.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Phase
 from ir.core.module import Func, Inline, Resource, Splat
 from ir.core.ops import Op, Region
 from ir.core.types import DType, TensorType, Type, without_layout
@@ -100,11 +100,10 @@ def laid(types: Iterable[Type]) -> tuple[tuple[int, Type], ...]:
 
 
 def choices(op: Op) -> tuple[Facet, ...]:
-    """What was decided about ``op`` itself. Its group is left out: that is a name rather than a choice, each copy has its
-    own."""
+    """What was decided about ``op`` itself."""
     if not op.facets:
         return ()
-    return tuple([facet for facet in op.facets if isinstance(facet, DECISIONS) and not isinstance(facet, Group)])
+    return tuple([facet for facet in op.facets if isinstance(facet, DECISIONS)])
 
 
 def decided(op: Op) -> Hashable:

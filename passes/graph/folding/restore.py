@@ -148,10 +148,10 @@ class _Expander:
         given = call.get(marks.NAMES)
         if given is None:
             given = [renamed.name(name) for name in own]
-        places, groups = self.places(call, body, renamed), call.get(marks.GROUPS)
+        places = self.places(call, body, renamed)
         count = sum(1 for _ in all_ops(body))
         fits = len(given) == len(own) and len(pairs) % 2 == 0 and len(call.operands) == len(block.args)
-        if not fits or any(listed is not None and len(listed) != count for listed in (places, groups)):
+        if not fits or (places is not None and len(places) != count):
             raise InvalidInput(CallMisfit(call.id, block.name), where=call.id)
         names = dict(zip(own, given, strict=True))
         names.update((value.name, name) for value, name in zip(block.args, call.operands, strict=True))
@@ -160,10 +160,9 @@ class _Expander:
             if result.name not in ("", name):
                 raise InvalidInput(ResultMisnamed(result.name, name, block.name), where=call.id)
         following = None if places is None else iter(places)
-        numbers = None if groups is None else iter(groups)
         decisions = [facet for facet in call.facets if isinstance(facet, DECISIONS)]
         for op in body:
-            copied = rebuild(op, names, following, numbers)
+            copied = rebuild(op, names, following)
             yield copied.with_facets(*decisions) if decisions else copied
 
     def places(self, call: Op, body: Iterable[Op], renamed: Renaming) -> list[Location] | None:

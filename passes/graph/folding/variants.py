@@ -4,11 +4,8 @@ A block is the same program whatever was decided for its copies (``program.py``)
 calls of one function, a *variant* of the block; those about which nothing was decided, of the plain block. So a shared body
 says only what holds for each of its copies.
 
-What need not make a variant:
-
-- A decision of which all ops of a copy hold the same (the stage of a layer that lies in one stage) stands on the call:
-  ``Variant.common`` gives it for each copy. ``expand`` puts it back on the ops.
-- Groups are names of nodes rather than choices, and each copy has its own: calls give them, as they give names (``marks.py``).
+A decision of which all ops of a copy hold the same (the stage of a layer that lies in one stage) makes no variant: it stands on
+the call, where ``Variant.common`` gives it for each copy. ``expand`` puts it back on the ops.
 
 A variant that saves no ops is not written: its copies stand where they were called. That is so for one that is called once (a
 copy decided like no other), for two ops called twice, and for fewer than ``min_support`` copies. Blocks whose copies all agree

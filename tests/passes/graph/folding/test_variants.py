@@ -16,7 +16,7 @@ from dnnc.machines.topology import load_topology
 from dnnc.onnx import DIALECTS
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink
-from ir.core.facets import DECISIONS, Facet, Group, ShardRule, StageSet
+from ir.core.facets import DECISIONS, Facet, ShardRule, StageSet
 from ir.core.module import Func, Mesh, Module, Plan, Resource
 from ir.core.ops import Op, Value
 from ir.core.types import Layout, Replicate, Shard, TensorType
@@ -121,20 +121,6 @@ def test_a_decision_of_all_ops_stands_on_the_call() -> None:
     assert not any(isinstance(facet, DECISIONS) for func in bodies(folded) for op in func.ops for facet in op.facets)
 
 
-def test_groups_stand_on_the_calls() -> None:
-    """No two copies have a group in common; a layer whose ops are one group says it once."""
-    module = transformer(4)
-    numbers = {op.id: number for number, op in enumerate(module.entry.ops)}
-    folded = round_trip(
-        with_ops(module, lambda op: op.with_facets(Group(9000 if "layer.1." in op.location.scope else numbers[op.id])))
-    )
-    assert [said(func) for func in bodies(folded, LAYER)] == [{"fold.copies": 4}]
-    calls = [op for op in folded.entry.ops if op.name == "dnnc.call"]
-    assert [len(call.get("groups", ())) for call in calls] == [LAYER, 0, LAYER, LAYER]
-    assert calls[1].facet(Group) == Group(9000)
-    assert not any(op.facet(Group) for func in bodies(folded) for op in func.ops)
-
-
 def test_a_copy_decided_like_no_other_is_written_out() -> None:
     module = decided(transformer(5), ["rows", "rows", "columns", "rows", "rows"])
     folded = round_trip(module)
@@ -191,9 +177,8 @@ def chains(draw: st.DrawFn) -> tuple[Module, list[list[str]]]:
     layouts: dict[str, Layout | None] = {}
     for copy, values in enumerate(copies):
         way = draw(st.integers(0, ways - 1))
-        grouped = draw(st.booleans())
         for number, (value, (found, layout)) in enumerate(zip(values, choices[way], strict=True)):
-            facets[value] = (*found, *((Group(draw(st.integers(0, 9))),) if grouped else ()))
+            facets[value] = found
             layouts[value] = layout
             layouts[f"@copy.{copy}.w{number}"] = weights[way]
     return applied(module, facets, layouts), copies
@@ -211,15 +196,15 @@ def applied(module: Module, facets: Mapping[str, tuple[Facet, ...]], layouts: Ma
 
 
 def ways_decided(module: Module, copies: Sequence[Sequence[str]]) -> Counter[object]:
-    """What was decided about each copy, by a walk of the test's own: facets but for groups and what all ops of the copy hold,
-    the types that are made, and the types that are read."""
+    """What was decided about each copy, by a walk of the test's own: facets but for what all ops of the copy hold, the types
+    that are made, and the types that are read."""
     ops = {op.id: op for op in module.entry.ops}
     types = {value.name: value.type for op in module.entry.ops for value in op.results}
     types.update((resource.name, resource.type) for resource in module.of_type(Resource))
     types.update((value.name, value.type) for value in module.entry.args)
     found: Counter[object] = Counter()
     for values in copies:
-        held = [{f for f in ops[value].facets if isinstance(f, DECISIONS) and not isinstance(f, Group)} for value in values]
+        held = [{f for f in ops[value].facets if isinstance(f, DECISIONS)} for value in values]
         common = set.intersection(*held)
         found[
             tuple(frozenset(facets - common) for facets in held),
