@@ -61,11 +61,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from dnnc.build.decoding import Decoding, State
 from ir.core.diagnostics import visible_json
 from ir.core.facets import SYNCS, StageSet, sync_of
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
+from ir.core.types import TensorType, Type
 from ir.text.witness import KEY as WITNESS
 from ir.text.witness import Witness, read_witness
 from passes.graph.graph import cuts_of
@@ -116,11 +118,52 @@ def plan_to_json(module: Module) -> dict[str, Any]:
             {**_stage(stage, members[stage.index], plan.in_steps), **decisions.get(stage.index, {})} for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
+        **_decoding(module, members),
         "certificate": {key: text for key, text in plan.certificate if key != WITNESS},
         **_witness(plan),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
         **({"flush": False} if not plan.flush else {}),
     }
+
+
+def _decoding(module: Module, members: Mapping[int, list[str]]) -> dict[str, Any]:
+    """The entry ``decoding`` of a module with states (``dnnc.build.decoding``)."""
+    states = module.states
+    if not states:
+        return {}
+    entry, resources = module.entry, module.resources
+    facts = {key: attribute.value for key, attribute in entry.attributes}
+    shapes = {value.name: _shape(value.type) for value in (*entry.args, *entry.results)}
+    stage_of = {f"%{name}": stage for stage, names in members.items() for name in names}
+    makers = {value.name: stage_of[op.id] for op in plain(module).entry.ops for value in op.results if op.id in stage_of}
+    ids, position, logits = (str(facts.get(f"decoding.{key}", "")) for key in ("ids", "position", "logits"))
+    told = Decoding(
+        states=tuple(
+            State(
+                bare(name),
+                state.result,
+                makers.get(f"%{state.result}", 0),
+                type_.dtype.value,
+                _shape(type_),
+                state.axis,
+            )
+            for name, state in states.items()
+            if isinstance(type_ := resources[name].type, TensorType)
+        ),
+        ids=ids,
+        position=position,
+        logits=logits,
+        batch=shapes[f"%{ids}"][0] if ids else 1,
+        context=int(facts.get("decoding.context", 0)),
+        groups=max(state.sets for state in states.values()),
+        chunk=int(facts.get("decoding.chunk", 1)),
+        vocabulary=shapes[f"%{logits}"][-1] if logits else 0,
+    )
+    return {"decoding": told.to_json()}
+
+
+def _shape(type_: Type) -> tuple[int, ...]:
+    return tuple(dim for dim in (type_.shape or () if isinstance(type_, TensorType) else ()) if isinstance(dim, int))
 
 
 def ops_of_stages(module: Module, plan: Plan) -> dict[int, list[str]]:

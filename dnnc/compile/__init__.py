@@ -3,6 +3,6 @@
 - ``load``: a model by its spelling; ``given``: arrays that bind its sizes;
 - ``flags``, ``options``, ``training``: what a person asks, as data, and the passes that it means;
 - ``uncounted``: inputs and outputs that a plan does not count; ``witness``: the numbers that prove its bound;
-- ``ranges``: builds that take any size in a range;
+- ``ranges``: builds that take any size in a range; ``decoding``: builds that keep states;
 - ``notes``: what else a certificate tells; ``context``: what passes run with; ``driver``: read, plan, write, explain.
 """

@@ -164,9 +164,15 @@ class PlannedModel:
             from dnnc.compile.ranges import with_open_sizes
 
             module = with_open_sizes(module, self.options, self.pipeline, self.context)
+        prompt = None
+        if module.states and not self.options.plan_only:
+            from dnnc.compile.decoding import prompt_of, with_chunk
+
+            if (prompt := prompt_of(expand(module), self.options, self.pipeline, self.context)) is not None:
+                module = with_chunk(module, int(dict(prompt.entry.attributes)["decoding.chunk"].value))
         module = expand(self._manager(self.pipeline, start_after=self.done).run(module, self.context))
         with self._clock.step("write", without="load-test"):
-            manifest = _written(self._loaded, module, out, self.pipeline, self.context, self._clock)
+            manifest = _written(self._loaded, module, prompt, out, self.pipeline, self.context, self._clock)
         explanation, plan = None, module.first(Plan)
         assert plan is not None
         if self.options.explain and not all(stage.mesh for stage in plan.stages):
@@ -263,6 +269,7 @@ class _Loaded:
 def _loaded(options: CompileOptions, machines: Topology | None, sink: DiagnosticSink, progress: Progress) -> _Loaded:
     """Reads the model, and the topology where ``machines`` is None. Raises DnncError for options or models that cannot be
     compiled."""
+    from dnnc.compile.decoding import of_states, sized, with_states
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
@@ -271,16 +278,17 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     from passes.graph.folding import expand
 
     # Faults of options come before a long read.
-    options = of_ranges(options)
-    pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
+    options = of_states(of_ranges(options))
+    pipeline = () if may_be_profile(options.model) else with_states(with_programs(build_pipeline(options)), options)
     trains = asks_training(options) or bool(options.pipeline)
     topology = machines if machines is not None else machines_of(options.topology, sink, progress, training=trains)
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
     # A plan needs the sizes of the weights, not their bytes.
     bytes_needed = not options.plan_only and options.weights != "none"
+    at = sized(options)
     imported = load_model(
-        options.model,
-        options.largest,
+        at.model,
+        at.largest,
         sink,
         allow_missing_weights=not bytes_needed and given is None,
         arrays=given.shapes if given is not None else None,
@@ -292,7 +300,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         options = of_profile(options, module)
     elif (with_loss := of_zoo(options, module.entry)) is not options:
         options, pipeline = with_loss, ()
-    pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
+    pipeline = pipeline or with_states(with_programs(build_pipeline(options, profiled=profiled)), options)
     if profiled:
         from dnnc.data.workloads.fitted import fitted
 
@@ -363,9 +371,15 @@ def sets_of_devices(pipeline: Sequence[Pass], topology: Topology) -> str:
 
 
 def _written(
-    loaded: _Loaded, module: Module, out: Path, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
+    loaded: _Loaded,
+    module: Module,
+    prompt: Module | None,
+    out: Path,
+    pipeline: tuple[Pass, ...],
+    context: PassContext,
+    clock: _Clock,
 ) -> Mapping[str, Any]:
-    """Writes the plan, or the build. Returns its manifest."""
+    """Writes the plan, or the build. ``prompt``: the stages of the prompt program. Returns its manifest."""
     from dnnc.engines.onnxruntime.write import write_build, write_plan
     from passes.framework.pipeline import made_by
 
@@ -403,6 +417,7 @@ def _written(
         made_by=made_by(pipeline),
         inputs=loaded.given.kept(imported) if loaded.given is not None else None,
         report=options.report,
+        prompt=prompt,
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
         context.sink.warn(SharesNotAnnotated(), where="annotated.onnx")

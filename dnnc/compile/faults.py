@@ -290,6 +290,29 @@ class RangesOfInference(Fault, code="E1040"):
     found: tuple[str, ...]
 
 
+class WithoutContext(Fault, code="E1044"):
+    """Sizes of a decoder are stated without the length of its caches."""
+
+    message = "only with --context or --state: {flags}"
+    flags: tuple[str, ...]
+
+
+class StatesAlone(Fault, code="E1045"):
+    """States stay in stages on single devices, in inference, and their sizes are stated."""
+
+    message = "states are kept in inference, by stages on single devices, and there is {found}"
+    found: tuple[str, ...]
+
+
+class NoPromptProgram(Fault, code="W1046"):
+    """A model cannot be written for several tokens at once, so that a prompt goes token by token."""
+
+    message = "prompts go one token at a time: there is no program for {chunk} at once: {reason}"
+    hint = "--chunk 1 asks for that"
+    chunk: int
+    reason: str
+
+
 class RateFunctionMissing(Fault, code="E1033"):
     """The function that gives the learning rate's factors cannot be imported."""
 

@@ -1,7 +1,8 @@
 """From a module to a ``Problem``: one node per op of the entry function, in the function's order.
 
 Seconds come from ``op_time``, transfers from each device's best port (``network``) or a ``Transfer`` facet,
-bytes from ``liveness`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer.
+bytes from ``liveness`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer, nor does
+what a stage computes from positions alone (``positional``).
 Devices of one type with equal memory and ports are one kind; a device that something is pinned to is a kind of its own, which
 alone runs what is pinned to it. So pins need no other rule: what is pinned to one device shares its only stage.
 """
@@ -20,6 +21,7 @@ from passes.costs.liveness import live_bytes, resource_bytes, stated_bytes, valu
 from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.graph import reads
+from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 from passes.stages.problem import Kind, Problem
 
@@ -66,7 +68,10 @@ def problem_of(
     ports = [net.port(kind.devices[0]) for kind in kinds]
     stated_memory = stated_bytes(func)
     producer, consumers, names, sizes, stated = [], [], [], [], []
+    computed = positional(module)  # in each stage that reads them
     for i, op in enumerate(func.ops):
+        if i in computed:
+            continue
         told = op.facet(Transfer)
         for number, value in enumerate(sized_results(op)):
             found = readers.get(value.name)

@@ -81,6 +81,11 @@ def compile_(
     load_test: arguments.LoadTest = True,
     report: arguments.ReportPage = True,
     prove: arguments.Prove = False,
+    state: arguments.States = None,
+    context: arguments.Context = None,
+    batch: arguments.Batch = None,
+    groups: arguments.Groups = None,
+    chunk: arguments.Chunk = None,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
@@ -160,6 +165,11 @@ def compile_(
         search=search.value,
         prior=search_prior,
         iterations=iterations,
+        states=tuple(state or ()),
+        context=context,
+        batch=batch,
+        groups=groups,
+        chunk=chunk,
     )
     if prove and (plan_only or weights is opt.Weights.NONE):
         raise UsageError(NothingToProve("--plan-only" if plan_only else "--weights none"), where="--prove")

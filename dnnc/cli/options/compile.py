@@ -80,6 +80,40 @@ Microbatches = Annotated[
         "--stages).",
     ),
 ]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="IN=OUT",
+        help="The input IN stays on its device and becomes the output OUT after each step. Repeatable.",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        max=1 << 24,
+        metavar="N",
+        help="Of a language model with caches: keep them on their devices, N positions for each sequence, and plan the step of "
+        "one token.",
+    ),
+]
+Batch = Annotated[
+    int | None, typer.Option(min=1, max=1 << 20, metavar="B", help="With --context: sequences of a group (default: 1).")
+]
+Groups = Annotated[
+    int | None,
+    typer.Option(min=1, max=1 << 20, metavar="G", help="With states: groups in flight, each with its own states (default: 1)."),
+]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1 << 20,
+        metavar="C",
+        help="With --context: tokens of a prompt that are taken at once (default: 64, or less than the context).",
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option(

@@ -10,6 +10,7 @@ from ir.core.facets import StageSet
 from ir.core.module import Module, PlanStage
 from ir.core.topology import Topology
 from passes.costs.network import Network
+from passes.graph.positional import spread
 from passes.partition.objective import Parts, Solution
 from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.stages.reduce import Groups
@@ -59,11 +60,11 @@ def plan_stages(
 
 
 def with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
-    """The module with each op's stage on it."""
+    """The module with each op's stage on it, and positional ops in each stage that needs them (``spread``)."""
     func = module.entry
     stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
     ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
-    return module.replace(func, replace(func, ops=ops))
+    return spread(module.replace(func, replace(func, ops=ops)))
 
 
 def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:

@@ -10,7 +10,8 @@ What is in it::
     annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
     inputs.npz       the arrays of ``compile --inputs``, unless they are too large
     session.json     settings with which one ONNX Runtime session follows the plan, where one can (``one_session.py``)
-    stages/          stageK.onnx, and weights.data (``--weights shared``) or stageK.data (``per-stage``)
+    stages/          stageK.onnx, and weights.data (``--weights shared``) or stageK.data (``per-stage``); of a decoder,
+                     stageK.prompt.onnx over the same weights
 
 A stage on a mesh has a model for each segment of each member instead of stageK.onnx. ``stages/`` then also
 has the members' parts of weights: parts.data (``shared``) or stageK.memberI.data (``per-stage``). With ``per-stage``,
@@ -25,13 +26,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM
+from dnnc.build.decoding import prompt_name
 from dnnc.build.members import model_name
 from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.build.segments import StageSegments, cut_stages, with_segments
@@ -75,6 +77,7 @@ def write_build(
     made_by: str = "",
     inputs: bytes | None = None,
     report: bool = True,
+    prompt: Module | None = None,
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
@@ -84,6 +87,7 @@ def write_build(
     - ``test``: called with the paths of all models in ``stages/``, unless ``weights`` is ``none``; if it raises, nothing is
       written;
     - ``made_by``: the first lines of ``plan.ir``, comments;
+    - ``prompt``: the module with the stages of the prompt program, over the same weights;
     - ``inputs``: the ``.npz`` of ``compile --inputs``; empty where it is too large for a build, None where there was none.
 
     Raises UsageError when ``out`` is a file or a directory that is no build, InvalidInput when data is missing or was changed
@@ -106,7 +110,7 @@ def write_build(
         if report:
             write_report(module, target)
         files = files_of(data)
-        _write_models(module, cut, files, target, weights, progress)
+        _write_models(module, cut, files, target, weights, progress, prompt)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
             _write_json(target / SESSION, settings)
@@ -201,9 +205,15 @@ def write_report(module: Module, target: Path) -> None:
 
 
 def _write_models(
-    module: Module, cut: Sequence[StageSegments], files: WeightFiles, target: Path, weights: str, progress: Progress
+    module: Module,
+    cut: Sequence[StageSegments],
+    files: WeightFiles,
+    target: Path,
+    weights: str,
+    progress: Progress,
+    prompt: Module | None = None,
 ) -> None:
-    """Writes the stage models, their weights, and the annotated model."""
+    """Writes the stage models, those of the prompt program, their weights, and the annotated model."""
     (target / "stages").mkdir()
     resources, stages = module.resources, tuple(own.stage for own in cut)
     functions = [None if own.stage.mesh else own.models[0].func for own in cut]
@@ -224,6 +234,8 @@ def _write_models(
     for stage, func, stage_places in zip(stages, functions, places, strict=True):
         if func is not None:
             _save(with_places(inlined, stage_places), func, target / model_name(stage.index), program=True)
+    if prompt is not None:
+        _write_prompt(prompt, resources, places, files, target)
     if weights != "none":
         by_file = {place.file: stage_places for stage_places in reversed(places) for place in stage_places.values()}
         for file, places_in_file in sorted(by_file.items()):
@@ -238,7 +250,21 @@ def _write_models(
     _save(with_places(inlined, first_places, "stages/"), module.entry, target / ANNOTATED, stages)
 
 
-def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:
+def _write_prompt(
+    prompt: Module, step: Mapping[str, Resource], places: Sequence[Mapping[str, External]], files: WeightFiles, target: Path
+) -> None:
+    """Writes the models of the prompt program. ``step``: the resources of the step, which lie in the file of a stage at
+    ``places``; resources that the step does not have stand in the models."""
+    resources = prompt.resources
+    for stage, of_stage in zip(prompt.of_type(Stage), places, strict=True):
+        used = _stored(resources, stage)
+        same = {r.name for r in used if r.name in step and replace(r, facets=step[r.name].facets) == step[r.name]}
+        shared = {name: place for name, place in of_stage.items() if name in same}
+        own = _with_data(prompt, {resource.name for resource in used} - shared.keys(), files)
+        _save(with_places(own, shared), stage, target / prompt_name(model_name(stage.index)), program=True)
+
+
+def _save(module: Module, func: Func | Stage, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:
     """Writes ``func`` as an ONNX model, annotated with ``stages`` if there are any; external weights are references.
     ``program``: a device runs the model many times, so no run may change the weights."""
     import onnx
@@ -247,7 +273,7 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
     from dnnc.engines.onnxruntime.write.export import export_func
 
     model = export_func(module, func)
-    if stages:
+    if stages and isinstance(func, Func):
         annotate(model, func, stages, module)
     proto = onnx_ir.to_proto(model)
     if stages and (faults := annotation_faults(proto, len(stages))):
@@ -275,11 +301,17 @@ def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
 
 def _inlined(module: Module, used: list[list[Resource]], files: WeightFiles) -> Module:
     """The module with inline data for the used resources that belong in the models."""
+    return _with_data(module, {r.name for of_stage in used for r in of_stage if not in_file(r)}, files)
+
+
+def _with_data(module: Module, names: Collection[str], files: WeightFiles) -> Module:
+    """The module with inline data for the resources called ``names``."""
     from dnnc.onnx.arrays import to_data
 
-    small = {r.name for of_stage in used for r in of_stage if not in_file(r) and not isinstance(r.data, Inline)}
     symbols = tuple(
-        replace(s, data=Inline(to_data(read_resource(s, files)))) if isinstance(s, Resource) and s.name in small else s
+        replace(s, data=Inline(to_data(read_resource(s, files))))
+        if isinstance(s, Resource) and s.name in names and not isinstance(s.data, Inline)
+        else s
         for s in module.symbols
     )
     return replace(module, symbols=symbols)

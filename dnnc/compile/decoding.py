@@ -1,0 +1,161 @@
+"""Builds that keep states: ``--context N`` of a decoder with caches, ``--state IN=OUT`` of any other model.
+
+Without these options a cache is an input and an output as any other. With ``--context``, the model is bound to one token of
+each of ``--batch`` sequences and to caches of N positions, and planned so: the *step*. The *prompt* is the same model at
+``--chunk`` tokens, cut at the same ops. Where that cannot be written, prompts go through the step, one token at a time, with a
+warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dnnc.compile.faults import NoPromptProgram, StatesAlone, WithoutContext
+from dnnc.compile.flags import CompileOptions
+from dnnc.compile.load import load_model
+from dnnc.compile.options import asks_training
+from ir.core import dims as dimensions
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.module import Func, Module, Stage
+from ir.core.types import Dim, TensorType, Type
+from passes.framework.base import Pass, PassContext
+from passes.framework.registry import NO_MESH, PASSES
+from passes.graph.folding import expand
+from passes.graph.positional import spread
+from passes.plan.other_sizes import cut_alike
+from passes.prepare.states import Pair, StatesPass, caches, named
+from passes.programs.lower import LowerPass
+
+CHUNK = 64
+"""The tokens of a prompt that its program takes at once, at most."""
+ZOO = "zoo:"
+
+
+def keeps_states(options: CompileOptions) -> bool:
+    return options.context is not None or bool(options.states)
+
+
+def of_states(options: CompileOptions) -> CompileOptions:
+    """The options; with states, of stages on single devices. Raises UsageError for options that states exclude, and for sizes
+    of a decoder without ``--context``."""
+    if not keeps_states(options):
+        sizes = {"--batch": options.batch, "--groups": options.groups, "--chunk": options.chunk}
+        if given := tuple(flag for flag, size in sizes.items() if size is not None):
+            raise UsageError(WithoutContext(given), where=given[0])
+        return options
+    excluded = {
+        "training": asks_training(options),
+        "a range of --dim": options.ranges,
+        "--mesh": options.mesh not in ("", NO_MESH),
+        "--replicas": (options.replicas or 1) > 1,
+        "--inputs": options.inputs is not None,
+    }
+    if found := tuple(name for name, asked in excluded.items() if asked):
+        raise UsageError(StatesAlone(found), where="--context" if options.context is not None else "--state")
+    return replace(options, mesh=NO_MESH, replicas=1)
+
+
+def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pass, ...]:
+    """The pipeline, with the pass ``states`` behind its first ``canonicalize`` and what it leaves simplified again."""
+    if not keeps_states(options) or any(step.name == "states" for step in pipeline):
+        return pipeline
+    states = StatesPass(pairs=options.states, groups=options.groups or 1)
+    at = next((i + 1 for i, step in enumerate(pipeline) if step.name == "canonicalize"), 0)
+    return (*pipeline[:at], states, PASSES["canonicalize"](), *pipeline[at:])
+
+
+def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
+    """The options that read the model at ``step`` tokens of each sequence; unchanged without ``--context``. Raises as
+    ``load_model``, and InvalidInput for a model without caches."""
+    context = options.context
+    if context is None:
+        return options
+    if options.model.startswith(ZOO):
+        sizes = {"context": context, "seq": step} | ({} if options.batch is None else {"batch": options.batch})
+        parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]
+        return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
+    imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
+    func = imported.module.entry
+    stated = named(func, options.states)
+    pairs = (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
+    bound = _sizes(func, pairs, batch=options.batch or 1, step=step, context=context)
+    return replace(options, dims={**bound, **options.dims})
+
+
+def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context: int) -> dict[str, int]:
+    """A number for each symbol in the inputs of a decoder."""
+    types = {arg.name[1:]: arg.type for arg in func.args}
+    found: dict[str, int] = {}
+    for pair in pairs:
+        shape = _shape(types[pair.source])
+        for axis, dim in enumerate(shape):
+            if pair.grows == axis:
+                _bind(found, dim, context - step)
+            elif axis == 0:
+                _bind(found, dim, batch)
+            elif pair.grows is None and len(shape) > 2 and axis == len(shape) - 2:
+                _bind(found, dim, context)
+    for name, type_ in types.items():
+        shape = _shape(type_)
+        if name not in {pair.source for pair in pairs} and shape:
+            _bind(found, shape[0], batch)
+            _bind(found, shape[-1], context if "mask" in name else step)
+    return found
+
+
+def _bind(found: dict[str, int], dim: Dim, size: int) -> None:
+    """Binds a dimension that is one symbol; others follow from their symbols."""
+    if isinstance(dim, str) and dimensions.symbols(dim) == (dim,):
+        found.setdefault(dim, size)
+
+
+def _shape(type_: Type) -> tuple[Dim, ...]:
+    return type_.shape or () if isinstance(type_, TensorType) else ()
+
+
+def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Module | None:
+    """The stages of the prompt program, in a module of its own, for the planned module of a step; None where there is none.
+    Warns where the model cannot be written at ``--chunk`` tokens."""
+    facts = dict(planned.entry.attributes)
+    if options.context is None or "decoding.context" not in facts:
+        return None
+    chunk = min(options.chunk or CHUNK, options.context - 1)
+    if chunk <= 1:
+        return None
+    inside = replace(context, sink=DiagnosticSink(), statistics={})
+    try:
+        at = sized(options, chunk)
+        module = expand(load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module)
+        for step in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
+            module = expand(step.run(module, inside))
+        module = LowerPass().run(spread(cut_alike(planned, module)), inside)
+    except InvalidInput as error:
+        context.sink.warn(NoPromptProgram(chunk, error.diagnostics[0].message), where="--chunk")
+        return None
+    if other := _crossing(expand(LowerPass().run(planned, inside))) ^ _crossing(expand(module)):
+        reason = f"other values cross between its stages, such as {sorted(other)[0][0]}"
+        context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
+        return None
+    return with_chunk(expand(module), chunk)
+
+
+def with_chunk(module: Module, chunk: int) -> Module:
+    """The module, which states the tokens of its prompt program."""
+    entry = module.entry
+    facts: Mapping[str, object] = {**dict(entry.attributes), "decoding.chunk": chunk}
+    return module.replace(entry, replace(entry, attributes=attributes(facts)))
+
+
+def _crossing(module: Module) -> set[tuple[str, int, int]]:
+    """The values that cross between stages, each with both of them."""
+    return {
+        (op.operands[0], stage.index, int(op.get("peer")))
+        for stage in module.of_type(Stage)
+        for op in stage.ops
+        if op.name == "comm.send"
+    }
+
+
+__all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states"]
