@@ -37,6 +37,7 @@ from passes.prepare.states.opset import raised
 from passes.prepare.states.pairs import Pair, caches, named, recurrent
 
 GROUP_QUERY, SCATTER = "onnx.com.microsoft.GroupQueryAttention", "onnx.TensorScatter"
+ATTENTION = "onnx.Attention"
 IN_PLACE = 24
 """The first opset of ONNX with ``TensorScatter``."""
 
@@ -78,8 +79,10 @@ class StatesPass(Pass):
 
 def _axis(pair: Pair, maker: Op | None) -> int | None:
     """The axis along which a step writes ``pair`` in place; None where the whole state is new. Raises InvalidInput for a cache
-    that grows otherwise than by ``Concat`` behind what it was."""
+    that grows otherwise than by ``Concat`` behind what it was, or in an ``Attention``."""
     if pair.grows is not None:
+        if maker is not None and maker.name == ATTENTION and f"%{pair.source}" in maker.operands[4:6]:
+            return pair.grows
         if maker is None or maker.name != "onnx.Concat" or len(maker.operands) != 2 or maker.operands[0] != f"%{pair.source}":
             how = f"{maker.name.removeprefix('onnx.')} makes it longer" if maker is not None else "no op makes it"
             raise InvalidInput(CacheNotInPlace(pair.source, f"{how}, not one Concat of it and what is new"), where=pair.source)

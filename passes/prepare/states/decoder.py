@@ -18,7 +18,7 @@ from passes.prepare.states.masks import Masks, array_of
 from passes.prepare.states.pairs import Pair
 from passes.prepare.states.writer import StepWriter
 
-GROUP_QUERY = "onnx.com.microsoft.GroupQueryAttention"
+GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
 QUERY_LENGTHS = 16
 """The operand of GroupQueryAttention with the number of new tokens of each sequence."""
 I64 = DType.I64
@@ -60,7 +60,7 @@ class Decoder:
         for arg in self.others:
             if arg.name != self.ids.name and arg.name in read:
                 self.compute(arg)
-        ops = [self.in_place(op) for op in self.func.ops]
+        ops = [one for op in self.func.ops for one in self.in_place(op)]
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
             ops = Masks(self.writer, self.module.resources, growing).applied(ops)
@@ -140,8 +140,30 @@ class Decoder:
         )
         return InvalidInput(CacheNotInPlace(source, reason), where=self.module.name)
 
-    def in_place(self, op: Op) -> Op:
+    def in_place(self, op: Op) -> list[Op]:
         """``op``, writing in place what it appends to a cache."""
+        if op.name == ATTENTION and any(f"%{pair.source}" in op.operands[4:6] for pair in self.axes):
+            return self.apart(op)
+        return [self.appended(op)]
+
+    def apart(self, op: Op) -> list[Op]:
+        """An Attention that appends keys and values to caches, as two updates in place and an Attention that reads them. What
+        it calls causal counts from the end of the past, as any step does."""
+        found, caches = list[Op](), list[str]()
+        for new, past, value in zip(op.operands[1:3], op.operands[4:6], op.results[1:3], strict=True):
+            pair = next((pair for pair in self.axes if f"%{pair.source}" == past and f"%{pair.result}" == value.name), None)
+            if pair is None or len(_shape(op.results[0])) != 4:
+                reason = f"{op.id} (Attention) appends it in a form unknown to dnnc: not [batch, heads, positions, width]"
+                raise InvalidInput(CacheNotInPlace(past[1:], reason), where=op.location.node or op.id)
+            written = past, new, self.writer.position.name
+            found.append(Op("onnx.TensorScatter", written, (value,), attributes(axis=2, mode="linear"), location=op.location))
+            caches.append(value.name)
+        kept = tuple((key, value) for key, value in op.attributes if key != "is_causal")
+        operands = (op.operands[0], *caches, *op.operands[3:4])
+        return [*found, replace(op, operands=operands, results=op.results[:1], attributes=kept)]
+
+    def appended(self, op: Op) -> Op:
+        """``op``, an update in place where it is the Concat of a cache and what is new."""
         for pair, axis in self.axes.items():
             if pair.grows is not None and op.results and op.results[0].name == f"%{pair.result}":
                 if _shape(op.results[0])[0] != self.batch:

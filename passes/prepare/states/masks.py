@@ -1,8 +1,8 @@
 """What a query sees of a cache in place: slots up to its own position.
 
 From each cache on, ``applied`` follows what has its slots: layouts of it, the scores of a product with it, what Softmax makes
-of these. Before each such Softmax, scores of slots that the query does not see become the lowest number. Any other reader is
-refused: it might see them.
+of these. Before each such Softmax, scores of slots that the query does not see become the lowest number, and the operator
+``Attention`` gets a mask. Any other reader is refused: it might see them.
 
 The model's own masks were made for past = context - s. What they compute from ``attention_mask`` and ``position_ids`` holds
 for any position. A constant in them was computed from the length of the past. Slots that no query sees there do not matter; if
@@ -66,9 +66,14 @@ class Masks:
             source.update((value.name, source[read[0]]) for value in op.results)
             if op.name == "onnx.Softmax" and tags[read[0]] == SCORES and self._over_slots(op):
                 masked.append(op.operands[0])
-                name = self._seen(op.operands[0], found)
+                name = self._masked(op.operands[0], found)
                 found.append(replace(op, operands=(name, *op.operands[1:])))
                 tag = WEIGHTS
+            elif op.name == "onnx.Attention" and self._reads_caches(op, tags):
+                masked += [name for name in op.operands[3:4] if name]
+                source.update((name, source[read[0]]) for name in op.operands[3:4] if name)
+                found.append(self._attending(op, found))
+                tag = ""
             else:
                 found.append(op)
                 tag = self._tag(op, [tags[name] for name in read], source[read[0]])
@@ -90,6 +95,42 @@ class Masks:
         last = op.get("axis", -1) in (-1, len(shape) - 1)
         return last and len(shape) >= 3 and (shape[0], *shape[-2:]) == (decoder.batch, decoder.step, decoder.context)
 
+    def _reads_caches(self, op: Op, tags: Mapping[str, str]) -> bool:
+        """Whether ``op``, an Attention, reads keys and values from caches and nothing else of them, sees any slot but what its
+        mask hides, and returns no more than the mixed values."""
+        own = [tags.get(name) for name in op.operands]
+        causal = op.get("is_causal", 0) and not any(op.operands[6:7])  # without lengths it is counted from the first slot
+        more = any(op.operands[4:6]) or any(value.name for value in op.results[1:])
+        if own[1:3] != [CACHE, CACHE] or any(own[:1] + own[3:]) or causal or more:
+            return False
+        shapes = [self._shape(name) for name in (*op.operands[1:3], *op.operands[3:4])]
+        decoder = self.decoder
+        lengths = {(shape[0], shape[-2]) for shape in shapes[:2]}
+        return lengths == {(decoder.batch, decoder.context)} and shapes[2][-1:] in ((), (1,), (decoder.context,))
+
+    def _shape(self, name: str) -> tuple[Any, ...]:
+        type_ = self.types.get(name)
+        return type_.shape or () if isinstance(type_, TensorType) else ()
+
+    def _attending(self, op: Op, found: list[Op]) -> Op:
+        """``op``, an Attention, with a mask of what is not seen; adds the op that joins it to the op's own mask."""
+        decoder, mask = self.decoder, op.operands[3] if len(op.operands) > 3 else ""
+        seen = self._seen(4)
+        if mask:
+            own = self._shape(mask)
+            type_ = self.types[mask]
+            assert isinstance(type_, TensorType)
+            shape = (decoder.batch, own[-3] if len(own) > 2 else 1, decoder.step, decoder.context)
+            name = unique(f"{mask}.seen", decoder.names)
+            joined = Value(name, replace(type_, shape=shape))
+            if type_.dtype is DType.BOOL:
+                found.append(Op("onnx.And", (mask, seen), (joined,)))
+            else:
+                found.append(Op("onnx.Where", (seen, mask, self._lowest(type_.dtype)), (joined,)))
+            seen = name
+        kept = tuple((key, value) for key, value in op.attributes if key != "is_causal")
+        return replace(op, operands=(*op.operands[:3], seen), results=op.results[:1], attributes=kept)
+
     def _tag(self, op: Op, tags: Sequence[str], source: str) -> str:
         """What the results of ``op`` are; empty where they have no slots. Raises InvalidInput for a reader that may see what
         no query sees."""
@@ -102,22 +143,27 @@ class Masks:
         reason = f"{op.id} ({op.name.removeprefix('onnx.')}) reads it, where dnnc cannot mask what is behind a sequence"
         raise InvalidInput(CacheNotInPlace(source, reason), where=op.location.node or op.id)
 
-    def _seen(self, scores: str, found: list[Op]) -> str:
+    def _masked(self, scores: str, found: list[Op]) -> str:
         """Adds the op that makes the scores of slots that are not seen the lowest number; its result."""
-        decoder, type_ = self.decoder, self.types[scores]
+        type_ = self.types[scores]
         assert isinstance(type_, TensorType)
-        assert type_.shape is not None
-        rank = len(type_.shape)
-        shape = (decoder.batch, *[1] * (rank - 3), decoder.step, decoder.context)
-        places = decoder.places()
-        axes = decoder.constant(f"axes.{rank}", [*range(1, rank - 2), rank - 1])
-        spread = decoder.op("onnx.Unsqueeze", f"places.{rank}", (places, axes), (*shape[:-1], 1))
-        seen = decoder.op("onnx.LessOrEqual", f"seen.{rank}", (decoder.slots(rank), spread), shape, DType.BOOL)
-        lowest = np.array(-65504 if type_.dtype is DType.F16 else np.finfo(np.float32).min, NUMPY.get(type_.dtype, "<f4"))
-        low = decoder.resource(f"@decoding.lowest.{type_.dtype.value}", TensorType(type_.dtype, ()), lowest.tobytes())
-        name = unique(f"{scores}.seen", decoder.names)
-        found.append(Op("onnx.Where", (seen, scores, low), (Value(name, type_),)))
+        name = unique(f"{scores}.seen", self.decoder.names)
+        operands = self._seen(len(self._shape(scores))), scores, self._lowest(type_.dtype)
+        found.append(Op("onnx.Where", operands, (Value(name, type_),)))
         return name
+
+    def _seen(self, rank: int) -> str:
+        """``[B, 1, .., s, context]``: whether a query sees a slot."""
+        decoder = self.decoder
+        shape = (decoder.batch, *[1] * (rank - 3), decoder.step, decoder.context)
+        axes = decoder.constant(f"axes.{rank}", [*range(1, rank - 2), rank - 1])
+        spread = decoder.op("onnx.Unsqueeze", f"places.{rank}", (decoder.places(), axes), (*shape[:-1], 1))
+        return decoder.op("onnx.LessOrEqual", f"seen.{rank}", (decoder.slots(rank), spread), shape, DType.BOOL)
+
+    def _lowest(self, dtype: DType) -> str:
+        """The lowest number of a type, a constant."""
+        lowest = np.array(-65504 if dtype is DType.F16 else np.finfo(np.float32).min, NUMPY.get(dtype, "<f4"))
+        return self.decoder.resource(f"@decoding.lowest.{dtype.value}", TensorType(dtype, ()), lowest.tobytes())
 
     def _neutral(self, scores: str, makers: dict[str, Op], tags: dict[str, str], source: str) -> None:
         """Looks at the constants of the masks that reach ``scores``."""
