@@ -19,6 +19,8 @@ from passes.prepare.states.pairs import Pair
 from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
+WRITTEN, LENGTHS = ("onnx.TensorScatter", 2), (ATTENTION, 6)
+"""Operands that say where a step is written, and how many positions of a cache are no padding behind it."""
 QUERY_LENGTHS = 16
 """The operand of GroupQueryAttention with the number of new tokens of each sequence."""
 I64 = DType.I64
@@ -85,17 +87,30 @@ class Decoder:
 
     def compute(self, arg: Value) -> None:
         """Makes the input ``arg`` from ``position``, under its name. Raises InvalidInput for one that is neither a mask nor
-        positions."""
+        positions, by its name, nor where TensorScatter writes or the lengths of Attention, by its readers."""
         type_, shape, writer = arg.type, _shape(arg), self.writer
         assert isinstance(type_, TensorType)
+        uses = {(op.name, place) for op in self.func.ops for place, name in enumerate(op.operands) if name == arg.name}
         if _is_mask(arg) and shape == (self.batch, self.context):
             seen = writer.op("onnx.Less", f"{arg.name[1:]}.seen", (writer.slots(2), writer.after()), shape, DType.BOOL)
             writer.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
         elif _is_positions(arg) and shape == (self.batch, self.step):
             places = self.writer.places()
             writer.add("onnx.Cast", arg.name, (places,), type_, to=ONNX_TYPES[type_.dtype])
+        elif shape == (self.batch,) and uses == {WRITTEN}:
+            writer.add("onnx.Identity", arg.name, (writer.position.name,), type_)
+        elif shape == (self.batch,) and uses == {LENGTHS}:
+            self.counted_lengths(arg)
+            writer.add("onnx.Add", arg.name, (writer.position.name, writer.constant("step", [self.step])), type_)
         else:
             raise InvalidInput(NotOneInput(arg.name[1:], str(type_)), where=self.module.name)
+
+    def counted_lengths(self, arg: Value) -> None:
+        """Raises InvalidInput for a step of several tokens that see each other, whatever their order."""
+        for op in self.func.ops:
+            if arg.name in op.operands and self.step > 1 and not op.get("is_causal", 0) and not any(op.operands[3:4]):
+                reason = f"{op.id} (Attention) is not causal, and has no mask"
+                raise InvalidInput(CacheNotInPlace(op.operands[1].lstrip("%@"), reason), where=op.location.node or op.id)
 
     def with_positions(self, ops: Sequence[Op]) -> list[Op]:
         """``ops`` of a model without positions among its inputs: it looks them up by a constant, past .. past + s - 1, or

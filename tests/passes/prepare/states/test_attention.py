@@ -24,7 +24,7 @@ from passes.prepare.states import StatesPass
 from tests.passes.prepare.states.test_decoding import session
 
 HEADS, SHARED, WIDTH, WORDS, BATCH, CONTEXT = 4, 2, 8, 50, 3, 9
-FORMS = ("bool mask", "float mask", "inside", "inside, mask")
+FORMS = ("bool mask", "float mask", "inside", "inside, mask", "scatter")
 
 
 def decoder(form: str, causal: int = 1) -> onnx.ModelProto:
@@ -48,7 +48,7 @@ def decoder(form: str, causal: int = 1) -> onnx.ModelProto:
         nodes.append(helper.make_node("MatMul", ["x", f"w{part}"], [f"{part}.flat"]))
         nodes.append(helper.make_node("Reshape", [f"{part}.flat", f"by{heads}"], [f"{part}.split"]))
         nodes.append(helper.make_node("Transpose", [f"{part}.split"], [part], perm=[0, 2, 1, 3]))
-    inside = form.startswith("inside")
+    inside, scatter = form.startswith("inside"), form == "scatter"
     mask = "mask" if "mask" in form else ""
     if mask:  # each token sees itself and what has a lower position
         nodes.append(helper.make_node("CumSum", ["attention_mask", "one"], ["counted"]))
@@ -64,6 +64,10 @@ def decoder(form: str, causal: int = 1) -> onnx.ModelProto:
         nodes.append(
             helper.make_node("Attention", ["q", "k", "v", mask, *pasts], ["y", *presents], is_causal=causal, name="attend")
         )
+    elif scatter:
+        for new, past, present in zip("kv", pasts, presents, strict=True):
+            nodes.append(helper.make_node("TensorScatter", [past, new, "written"], [present], axis=2))
+        nodes.append(helper.make_node("Attention", ["q", *presents, "", "", "", "lengths"], ["y"], is_causal=1, name="attend"))
     else:
         for new, past, present in zip("kv", pasts, presents, strict=True):
             nodes.append(helper.make_node("Concat", [past, new], [present], axis=2))
@@ -77,16 +81,18 @@ def decoder(form: str, causal: int = 1) -> onnx.ModelProto:
 
     inputs = [value("input_ids", 7, "batch", "seq"), value("position_ids", 7, "batch", "seq")]
     inputs += [value("attention_mask", 7, "batch", "total")] if mask else []
+    inputs += [value(name, 7, "batch") for name in ("written", "lengths") if scatter]
     inputs += [value(name, 1, "batch", SHARED, "past", WIDTH) for name in pasts]
     outputs = [value("logits", 1, "batch", "seq", WORDS)]
-    outputs += [value(name, 1, "batch", SHARED, "total", WIDTH) for name in presents]
+    outputs += [value(name, 1, "batch", SHARED, "past" if scatter else "total", WIDTH) for name in presents]
     stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24 if scatter else 23)], ir_version=11)
 
 
-def step(path: Path, length: int, mask: bool) -> Module:
-    dims = {"batch": BATCH, "seq": length, "past": CONTEXT - length, **({"total": CONTEXT} if mask else {})}
+def step(path: Path, length: int, form: str) -> Module:
+    past = CONTEXT if form == "scatter" else CONTEXT - length
+    dims = {"batch": BATCH, "seq": length, "past": past, **({"total": CONTEXT} if "mask" in form else {})}
     context = PassContext(sink=DiagnosticSink(), dialects=DIALECTS)
     module = load_model(str(path), dims, context.sink).module
     for one in (CanonicalizePass(), StatesPass(), CanonicalizePass()):
@@ -106,9 +112,11 @@ def test_chunks_in_place_give_the_logits_of_all_tokens(form: str, tmp_path: Path
     unsplit = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     feeds = {"input_ids": ids, "position_ids": np.tile(np.arange(CONTEXT), (BATCH, 1))}
     feeds |= {"attention_mask": np.ones((BATCH, CONTEXT), np.int64)} if "mask" in form else {}
-    feeds |= {f"past_key_values.0.{part}": np.zeros((BATCH, SHARED, 0, WIDTH), np.float32) for part in ("key", "value")}
+    room = CONTEXT if form == "scatter" else 0
+    feeds |= {f"past_key_values.0.{part}": np.zeros((BATCH, SHARED, room, WIDTH), np.float32) for part in ("key", "value")}
+    feeds |= {"written": np.zeros(BATCH, np.int64), "lengths": np.full(BATCH, CONTEXT)} if form == "scatter" else {}
     expected = unsplit.run(["logits"], feeds)[0]
-    made = {length: step(tmp_path / "m.onnx", length, "mask" in form) for length in (3, 1)}
+    made = {length: step(tmp_path / "m.onnx", length, form) for length in (3, 1)}
     running = {length: session(module) for length, module in made.items()}
     caches = {name: random.normal(0, 9, shape_of(made[1], name)).astype(np.float32) for name in made[1].states}
     position = np.zeros(BATCH, np.int64)
@@ -137,4 +145,4 @@ def test_a_causal_attention_over_a_cache_counts_from_its_first_slot(tmp_path: Pa
     """So it hides from a token what came before, which no step in place would."""
     onnx.save(decoder("bool mask", causal=1), tmp_path / "m.onnx")
     with pytest.raises(InvalidInput, match=r"attend: error\[E4106\]: the cache past_key_values.0.key cannot be kept in place"):
-        step(tmp_path / "m.onnx", 1, mask=True)
+        step(tmp_path / "m.onnx", 1, "bool mask")
