@@ -78,7 +78,7 @@ def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> So
     for found in (solution, plain):
         here, names = found.parts, own_devices(problem, found)
         on = [names[owner] for owner, _ in here]
-        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on, ends=ends))
+        values.append(link_value(asked, asked.members(here), on, ends=ends))
     if values[0] < values[1] or math.isinf(values[1]):
         return solution
     return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)

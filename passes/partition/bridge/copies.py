@@ -50,9 +50,8 @@ def on_copies(asked: Asked, held: Problem, search: Callable[[Problem], Solution]
 def is_enough(asked: Asked, copied: Solution) -> bool:
     """Whether no other search follows: the solution of ``on_copies``, on its links, is at the bound, or near it where a search
     over all devices is large."""
-    problem, topology = asked.problem, asked.topology
-    gap = max(TIGHT, sufficient_gap(problem.size, problem.devices))
-    value = link_value(asked.module, topology, asked.net, problem.comm, asked.members(copied.parts), copied.devices)
+    gap = max(TIGHT, sufficient_gap(asked.problem.size, asked.problem.devices))
+    value = link_value(asked, asked.members(copied.parts), copied.devices)
     return value <= copied.bound * (1 + gap)
 
 

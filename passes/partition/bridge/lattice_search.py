@@ -43,12 +43,11 @@ from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution, uncut
+from passes.partition.objective import Budget, Solution
 from passes.solvers.work import now, sufficient_gap
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
 from passes.stages.fusing import streamed_problem_of, with_borders
-from passes.stages.lattice.dp import Stages
 from passes.stages.load import COMM
 from passes.stages.problem import Problem, pools
 from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
@@ -257,9 +256,7 @@ class LatticeSearch(Pass):
     ) -> tuple[Asked, Solution, Solution | None]:
         """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``;
         and the solution of ``on_copies``, the same where that is enough. Raises Infeasible and NoBetterPlan."""
-        budget = Budget(
-            ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=self._seconds, beaten=beaten
-        )
+        budget = self._budget(self._seconds, beaten)
         search = self._search(asked, context)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
         copied = self._on_copies(asked, held, search, budget)
@@ -273,6 +270,9 @@ class LatticeSearch(Pass):
         if not self._counts_exactly(asked):
             solution = within_memory(asked, held, solution, again, self.chunks)
         return replace(asked, fine=asked.safe, problem=held), solution, copied
+
+    def _budget(self, seconds: float, beaten: float) -> Budget:
+        return Budget(ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=seconds, beaten=beaten)
 
     def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
         """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, or without hosts that
@@ -328,20 +328,13 @@ class LatticeSearch(Pass):
         ):
             from passes.partition.bridge.on_links import best_on_links, best_on_one_host
 
-            def members(stages: Stages) -> list[tuple[int, ...]]:
-                return asked.members(uncut(stages))
-
             def search(problem: Problem, beaten: float) -> Solution:
-                left = max(0.5, ends - now())
-                limits = Budget(
-                    ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=left, beaten=beaten
-                )
-                return self._search(asked, context)(problem, limits)
+                return self._search(asked, context)(problem, self._budget(max(0.5, ends - now()), beaten))
 
-            ends, made_for = now() + seconds, (asked.module, topology, asked.net, asked.problem)
-            solution = best_on_links(*made_for, solution, members, seconds, copied)
+            ends = now() + seconds
+            solution = best_on_links(asked, solution, seconds, copied)
             if asked.steps is None:
-                solution = best_on_one_host(*made_for, solution, members, search, seconds)
+                solution = best_on_one_host(asked, solution, search, seconds)
         return with_handover(asked, solution)
 
     def _objectives(self, planned: Planned) -> tuple[Objective, ...]:

@@ -23,15 +23,15 @@ from dataclasses import replace
 import numpy as np
 
 from ir.core.diagnostics import Infeasible
-from ir.core.module import Module, Plan, PlanStage
+from ir.core.module import Plan, PlanStage
 from ir.core.objectives import THROUGHPUT
 from ir.core.outcomes import TIGHT, outcome
 from ir.core.topology import Topology
 from passes.costs.network import Network
 from passes.graph.graph import cuts_of
-from passes.partition.bridge.plan import with_stages
+from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
-from passes.partition.objective import Solution
+from passes.partition.objective import Solution, uncut
 from passes.solvers.anytime import Limits
 from passes.solvers.work import now
 from passes.stages.fusing import without_borders
@@ -72,20 +72,12 @@ def host_size(topology: Topology) -> int:
     return sizes.pop() if len(hosts) > 1 and len(sizes) == 1 and in_order else 0
 
 
-def best_on_links(
-    module: Module,
-    topology: Topology,
-    net: Network,
-    problem: Problem,
-    solution: Solution,
-    members: Callable[[Stages], Sequence[Sequence[int]]],
-    seconds: float,
-    copied: Solution | None = None,
-) -> Solution:
-    """``solution``, or the plan made for two levels of links that is better on the real ones, ``copied`` one of them;
-    ``members``: positions of the ops of each stage. No round of the search begins after ``seconds``."""
+def best_on_links(asked: Asked, solution: Solution, seconds: float, copied: Solution | None = None) -> Solution:
+    """``solution``, or the plan made for two levels of links that is better on the real ones, ``copied`` one of them. No round
+    of the search begins after ``seconds``."""
+    problem, topology = asked.problem, asked.topology
     single = _unreplicated(problem)
-    hierarchy = None if single is None else hierarchy_of(single, topology, net)
+    hierarchy = None if single is None else hierarchy_of(single, topology, asked.net)
     if single is None or hierarchy is None or solution.stages is None:
         return solution
     started = now()
@@ -103,46 +95,31 @@ def best_on_links(
         candidates += [grouped] if grouped is not None else []
     if not candidates:
         return solution
-
-    def value(found: Solution) -> float:
-        assert found.stages is not None
-        shared = [problem.kinds[kind].replicas for kind, _ in found.stages]
-        return link_value(module, topology, net, problem.comm, members(found.stages), found.devices, shared, started + seconds)
-
-    kept, least = solution, value(solution)
+    kept, least = solution, _value(asked, solution, started + seconds)
     for found in candidates:
-        here = value(found)
+        here = _value(asked, found, started + seconds)
         if here < least:
             kept, least = found, here
     interrupted = any(found.interrupted for found in candidates)
     if kept is solution:
         return replace(solution, interrupted=solution.interrupted or interrupted)
-    on_ports = max(cost.load for cost in plan_costs(problem, kept.stages or ()))
-    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound), interrupted=interrupted)
+    return replace(_on_ports(asked, kept, solution.bound), interrupted=interrupted)
 
 
 def best_on_one_host(
-    module: Module,
-    topology: Topology,
-    net: Network,
-    problem: Problem,
-    solution: Solution,
-    members: Callable[[Stages], Sequence[Sequence[int]]],
-    search: Callable[[Problem, float], Solution],
-    seconds: float,
+    asked: Asked, solution: Solution, search: Callable[[Problem, float], Solution], seconds: float
 ) -> Solution:
     """``solution``, or the plan that is better on the real links: of the devices of one host, or without replicas. ``search``:
-    the best plan of a problem, none that is not better than a value; ``members`` as of ``best_on_links``. No search begins
-    after ``seconds``."""
+    the best plan of a problem, none that is not better than a value. No search begins after ``seconds``."""
+    problem = asked.problem
     if solution.stages is None or solution.apart:
         return solution
     ends = now() + seconds
-    chosen = [problem.kinds[kind] for kind, _ in solution.stages]
-    shared, types = [kind.replicas for kind in chosen], [kind.type for kind in chosen]
-    here = link_value(module, topology, net, problem.comm, members(solution.stages), solution.devices, shared, ends, types)
+    here = _value(asked, solution, ends)
     if here <= max(cost.load for cost in plan_costs(problem, solution.stages)) * (1 + TIGHT):
         return solution  # its links are as fast as its ports
-    for parts, named in _parts(topology, problem, alone=max(shared) > 1):
+    replicated = any(problem.kinds[kind].replicas > 1 for kind, _ in solution.stages)
+    for parts, named in _parts(asked.topology, problem, alone=replicated):
         if now() > ends:
             break
         numbers = [number for number, _ in parts]
@@ -152,16 +129,25 @@ def best_on_one_host(
             return replace(solution, interrupted=True)
         if found.stages is None or found.apart:
             continue
-        stages, taken = tuple((numbers[kind], nodes) for kind, nodes in found.stages), [some[kind] for kind, _ in found.stages]
-        devices = _in_turn(some, found.stages) if named else ()
-        shared, types = [kind.replicas for kind in taken], [kind.type for kind in taken]
-        value = link_value(module, topology, net, problem.comm, members(stages), devices, shared, ends, types)
+        stages = tuple((numbers[kind], nodes) for kind, nodes in found.stages)
+        other = replace(solution, stages=stages, devices=_in_turn(some, found.stages) if named else ())
+        value = _value(asked, other, ends)
         if value < here:
-            here = value
-            on_ports = max(cost.load for cost in plan_costs(problem, stages))
-            status = outcome(on_ports, solution.bound)
-            solution = replace(solution, stages=stages, devices=devices, value=on_ports, status=status)
+            here, solution = value, _on_ports(asked, other, solution.bound)
     return solution
+
+
+def _on_ports(asked: Asked, solution: Solution, bound: float) -> Solution:
+    """The solution with its value by the port model."""
+    value = max(cost.load for cost in plan_costs(asked.problem, solution.stages or ()))
+    return replace(solution, value=value, status=outcome(value, bound))
+
+
+def _value(asked: Asked, solution: Solution, ends: float) -> float:
+    """``link_value`` of a solution whose stages are those of the plan."""
+    stages = solution.stages or ()
+    kinds = [asked.problem.kinds[kind] for kind, _ in stages]
+    return link_value(asked, asked.members(uncut(stages)), solution.devices, kinds, ends)
 
 
 def _parts(topology: Topology, problem: Problem, *, alone: bool) -> list[tuple[list[tuple[int, tuple[str, ...]]], bool]]:
@@ -227,30 +213,25 @@ def _in_groups(
 
 
 def link_value(
-    module: Module,
-    topology: Topology,
-    net: Network,
-    comm: str,
+    asked: Asked,
     members: Sequence[Sequence[int]],
-    devices: Sequence[Sequence[str]] = (),
-    replicas: Sequence[int] = (),
+    devices: Sequence[Sequence[str]],
+    kinds: Sequence[Kind] = (),
     ends: float = math.inf,
-    types: Sequence[str] = (),
 ) -> float:
-    """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them,
-    each on as many as ``replicas`` says (one) of its entry of ``types`` (that of the first device). ``ends``: of ``now``, after
-    which no better places are looked for."""
-    module = with_stages(module, members)
+    """The value of a plan as ``place`` has it, inf where it does not fit: stages of these ops on ``devices``, or, where these
+    are none, on devices of ``kinds`` where ``place`` puts them. ``ends``: of ``now``, after which no better places are looked
+    for."""
+    topology, comm, module = asked.topology, asked.problem.comm, with_stages(asked.module, members)
     if devices:
         type_of = {device.name: device.type for device in topology.devices}
         stages = tuple(PlanStage(i, type_of[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
     else:
-        shared, types = replicas or [1] * len(members), types or [topology.devices[0].type] * len(members)
-        stages = tuple(PlanStage(i, type_, replicas=count) for i, (type_, count) in enumerate(zip(types, shared, strict=True)))
+        stages = tuple(PlanStage(i, kind.type, replicas=kind.replicas) for i, kind in enumerate(kinds))
     plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "within-gap", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(module.entry), comm)
-        problem = placement_problem(module, plan, topology, net, members, memory)
+        problem = placement_problem(module, plan, topology, asked.net, members, memory)
     except Infeasible:
         return math.inf
     search = PlacementSearch(problem, Limits(seconds=min(ends - now(), GROUP_SECONDS)))
