@@ -19,13 +19,14 @@ from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.module import Func, Module, Stage
-from ir.core.types import Dim, TensorType, Type
+from ir.core.ops import Op
+from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
 from passes.plan.other_sizes import cut_alike
-from passes.prepare.states import Pair, StatesPass, caches, named
+from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, caches, named
 from passes.programs.lower import LowerPass
 
 CHUNK = 64
@@ -87,12 +88,18 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
 def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context: int) -> dict[str, int]:
     """A number for each symbol in the inputs of a decoder."""
     types = {arg.name[1:]: arg.type for arg in func.args}
+    results = {value.name[1:]: value.type for value in func.results}
     found: dict[str, int] = {}
     for pair in pairs:
-        shape = _shape(types[pair.source])
+        shape, written = _shape(types[pair.source]), _writer(func, pair)
         for axis, dim in enumerate(shape):
-            if pair.grows == axis:
+            if pair.grows == axis and written is not None:  # its lengths before and after a step are one, where it is in place
+                _bind(found, dim, context)
+                _bind(found, _shape(results[pair.result])[axis], context)
+            elif pair.grows == axis:
                 _bind(found, dim, context - step)
+            elif axis == 3 and written is not None:
+                _bind(found, dim, _width(written, func))
             elif axis == 0:
                 _bind(found, dim, batch)
             elif pair.grows is None and len(shape) > 2 and axis == len(shape) - 2:
@@ -105,9 +112,25 @@ def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context:
     return found
 
 
+def _writer(func: Func, pair: Pair) -> Op | None:
+    """The GroupQueryAttention that writes a cache in place; None where there is none."""
+    made = (op for op in func.ops if any(value.name == f"%{pair.result}" for value in op.results))
+    return next((op for op in made if op.name == GROUP_QUERY), None)
+
+
+def _width(attention: Op, func: Func) -> int:
+    """The width of a head of a GroupQueryAttention; 0 where types do not tell."""
+    types = {value.name: value.type for op in func.ops for value in op.results}
+    queries = _shape(types.get(attention.operands[0], UNKNOWN))
+    heads, shared = int(attention.get("num_heads", 1)), int(attention.get("kv_num_heads", 1))
+    packed = len(attention.operands) < 2 or not attention.operands[1]
+    width = queries[-1] if queries else 0
+    return width // (heads + 2 * shared if packed else heads) if isinstance(width, int) else 0
+
+
 def _bind(found: dict[str, int], dim: Dim, size: int) -> None:
     """Binds a dimension that is one symbol; others follow from their symbols."""
-    if isinstance(dim, str) and dimensions.symbols(dim) == (dim,):
+    if size > 0 and isinstance(dim, str) and dimensions.symbols(dim) == (dim,):
         found.setdefault(dim, size)
 
 

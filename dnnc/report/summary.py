@@ -19,6 +19,7 @@ from ir.core.ops import Value, all_ops
 from ir.core.types import TensorType, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text
 from passes.graph.folding import copies_of, expand, expanded_bodies
+from passes.prepare.states import caches, recurrent
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class Repeated:
 class ModelSummary:
     """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run. ``formula_ops`` and
     ``default_ops``: ops with a cost formula, and ops counted by bytes only. These three are None before the pass ``cost``.
-    ``dims``: dimensions to bind, sorted. ``repeats``: functions of a folded module."""
+    ``dims``: dimensions to bind, sorted. ``states``: what may stay from step to step, by its name: input, output and how it is
+    kept. ``repeats``: functions of a folded module."""
 
     name: str
     producer: str
@@ -53,6 +55,7 @@ class ModelSummary:
     default_ops: tuple[tuple[str, int], ...]
     dims: tuple[str, ...]
     repeats: tuple[Repeated, ...] = ()
+    states: tuple[tuple[str, str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON-ready data; types are IR text."""
@@ -71,6 +74,7 @@ class ModelSummary:
             "ops_with_formula": self.formula_ops,
             "ops_counted_by_bytes": dict(self.default_ops),
             "dims": list(self.dims),
+            "states": [{"input": source, "output": result, "kept": how} for source, result, how in self.states],
             "repeats": [
                 {"function": one.name, "ops": one.ops, "copies": one.copies, "decided": list(one.decided)}
                 for one in self.repeats
@@ -109,7 +113,17 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
         default_ops=_counted(op.name for op, cost in known if cost.kind == "default"),
         dims=tuple(sorted(_dims(entry))),
         repeats=repeats(given),
+        states=_states(module),
     )
+
+
+def _states(module: Module) -> tuple[tuple[str, str, str], ...]:
+    """The states of a module, and the inputs that would be states if they were asked for."""
+    entry = module.entry
+    kept = [(name[1:], state.result, "a state") for name, state in module.states.items()]
+    cached = [(pair.source, pair.result, "a cache: --context keeps it") for pair in caches(entry)]
+    named = [(pair.source, pair.result, f"--state {pair} keeps it") for pair in recurrent(entry)]
+    return (*kept, *cached, *named)
 
 
 def repeats(module: Module) -> tuple[Repeated, ...]:
@@ -133,6 +147,7 @@ def summary_text(summary: ModelSummary) -> str:
         pairs.append(("opsets", ", ".join(f"{domain} {version}" for domain, version in summary.opsets)))
     pairs += [("input", f"{value.name} : {value.type}") for value in summary.inputs]
     pairs += [("output", f"{value.name} : {value.type}") for value in summary.outputs]
+    pairs += [("state", f"{source} becomes {result} ({how})") for source, result, how in summary.states]
     total = sum(count for _, count in summary.ops)
     pairs.append(("weights", f"{count_text(summary.parameters)} elements, {bytes_text(summary.weight_bytes)}"))
     pairs.append(("ops", f"{total} of {len(summary.ops)} types"))

@@ -86,7 +86,7 @@ class Files(Protocol):
 def read_stages(module: Module, files: Files | None = None) -> Iterator[StageText]:
     """The stages of a module that ``localize`` wrote, or of a build with these ``files``, whose programs consist of segments.
     Raises Unreadable."""
-    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    meshes, states = {mesh.name: mesh for mesh in module.of_type(Mesh)}, frozenset(module.states)
     programs: dict[str, list[Program]] = {}
     for program in module.of_type(Program):
         programs.setdefault(program.stage, []).append(program)
@@ -99,11 +99,13 @@ def read_stages(module: Module, files: Files | None = None) -> Iterator[StageTex
                 units.append(Unit(tuple(members), program))
                 Evaluation(units[-1], module_opsets(module)).run()
             else:
-                units += _units(program, stage.index, members, bool(mesh.axes), files)
+                units += _units(program, stage.index, members, bool(mesh.axes), files, states)
         yield StageText(stage, mesh, units)
 
 
-def _units(program: Program, stage: int, members: Sequence[int], on_mesh: bool, files: Files) -> Iterator[Unit]:
+def _units(
+    program: Program, stage: int, members: Sequence[int], on_mesh: bool, files: Files, states: frozenset[str]
+) -> Iterator[Unit]:
     """The units of the members of ``program``."""
     from dnnc.build.members import model_name
 
@@ -119,15 +121,22 @@ def _units(program: Program, stage: int, members: Sequence[int], on_mesh: bool, 
         alike.setdefault(signature, []).append((member, texts))
     for same in alike.values():
         unit = Unit(tuple(member for member, _ in same), program)
-        Evaluation(unit, {}, [texts for _, texts in same]).run()
+        Evaluation(unit, {}, [texts for _, texts in same], states).run()
         yield unit
 
 
 class Evaluation:
-    """The terms of a unit. ``opsets``: of ops in the program itself; ``texts``: the models of each member, by level."""
+    """The terms of a unit. ``opsets``: of ops in the program itself; ``texts``: the models of each member, by level;
+    ``states``: which the runtime gives to each model that has an input of that name."""
 
-    def __init__(self, unit: Unit, opsets: Mapping[str, int], texts: Sequence[Mapping[int, Text]] = ()) -> None:
-        self.unit, self.opsets, self.texts = unit, opsets, texts
+    def __init__(
+        self,
+        unit: Unit,
+        opsets: Mapping[str, int],
+        texts: Sequence[Mapping[int, Text]] = (),
+        states: frozenset[str] = frozenset(),
+    ) -> None:
+        self.unit, self.opsets, self.texts, self.states = unit, opsets, texts, states
 
     def run(self) -> None:
         unit, program = self.unit, self.unit.program
@@ -191,7 +200,8 @@ class Evaluation:
     def segment(self, call: Op, texts: Sequence[Text]) -> None:
         """The ops of a model in place of the ``dnnc.segment`` that runs it."""
         unit, text = self.unit, texts[0]
-        given = {bare(name): self.read(name) for name in call.operands}
+        given = {name: self.part(f"@{name}", None) for name in text.inputs if f"@{name}" in self.states}
+        given |= {bare(name): self.read(name) for name in call.operands}
         if missing := [name for name in text.inputs if name not in given]:
             raise Unreadable(f"{text.name} has the input '{missing[0]}', which {unit.program.name} does not give it")
         env = {name: given[name] for name in text.inputs}

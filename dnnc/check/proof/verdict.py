@@ -13,7 +13,7 @@ LAYOUT_RULES = "the layout rules, each tested on random instances against ONNX R
 KERNELS = "kernels: how they round, and the order in which they add"
 RUNTIME = "the runtime: it exchanges what programs and schedule say, a channel in order, a message for each microbatch"
 TRUSTED = (
-    "plan.ir holds the model: the importer and 'canonicalize' are not checked",
+    "plan.ir holds the model: the importer, 'canonicalize' and 'states' are not checked",
     LAYOUT_RULES,
     KERNELS,
     RUNTIME,

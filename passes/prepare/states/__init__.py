@@ -112,4 +112,4 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
     return insert_symbols(module, states)
 
 
-__all__ = ["Pair", "StatesPass", "caches", "named", "recurrent"]
+__all__ = ["GROUP_QUERY", "Pair", "StatesPass", "caches", "named", "recurrent"]

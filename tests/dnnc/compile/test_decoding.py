@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from dnnc.check.proof import prove
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.passes.prepare.states.test_decoding import BATCH, CONTEXT, MODELS, whole
@@ -55,6 +56,8 @@ def test_the_stages_of_both_programs_compute_the_whole_model(cache: str, tmp_pat
         kept |= {name: values[result] for result, name in becomes.items()}
         np.testing.assert_allclose(values["logits"], expected[:, position : position + length], rtol=2e-4, atol=2e-5)
         position += length
+    report = prove(tmp_path / "b")
+    assert report.error() is None
 
 
 def recurrent(path: Path, *, shape: tuple[int, ...] = (4, 8)) -> None:
