@@ -38,9 +38,9 @@ of a channel then arrive in the order of microbatches in which they are sent (``
 writes none, but what computes the same in another way, such as ``b + a`` for ``a + b``, is refuted too. *Not proven*: the proof
 does not know enough (an operator without a definition, random numbers, a size that no type states).
 
-**On trust** (``verdict.TRUSTED``): that ``plan.ir`` holds the model (the importer, ``canonicalize`` and ``states`` are not checked), the
-layout rules, kernels (their rounding, the order of sums), and the runtime, which follows programs and rows. That rows do not
-wait for each other for ever is what the verifier finds when a build is opened.
+**On trust** (``verdict.TRUSTED``): that ``plan.ir`` holds the model (the importer, ``canonicalize`` and ``states`` are not
+checked), the layout rules, kernels (their rounding, the order of sums), and the runtime, which follows programs and rows. That
+rows do not wait for each other for ever is what the verifier finds when a build is opened.
 
 Files: ``terms``, ``model``, ``segments`` (ONNX files as terms), ``programs`` (all that runs), ``constants``; ``facts``,
 ``rules``, ``moves``; ``stage`` (one stage), ``rows`` (the schedule), ``build`` (all of them); ``explain`` (a failure in words),
