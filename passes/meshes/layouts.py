@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.core.outcomes import TIGHT
 from ir.core.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
 from ir.core.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.layout_rules import Factor, Strategy
@@ -41,10 +42,13 @@ SMALL = 64
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``."""
+    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``, ``first[a, b]`` those
+    of the all-reduce that a cheapest way begins with, but for steps that cost nothing; the longest of several, 0 where none
+    does."""
 
     placements: tuple[Placements, ...]
     convert: Seconds
+    first: Seconds
     numbers: Mapping[Placements, int]
     """Of each layout its place in ``placements``."""
 
@@ -63,7 +67,7 @@ def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together:
     found = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
     size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
     numbers = {placements: number for number, placements in enumerate(found)}
-    return Layouts(found, _closure(numbers, mesh, type_, size, together), numbers)
+    return Layouts(found, *_closure(numbers, mesh, type_, size, together), numbers)
 
 
 def _is_whole(placements: Placements) -> bool:
@@ -180,13 +184,17 @@ def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
     return (-parts, tuple(map(str, placements)))
 
 
-def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float, together: bool) -> Seconds:
-    """Shortest paths (Floyd, Warshall)."""
+def _closure(
+    number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float, together: bool
+) -> tuple[Seconds, Seconds]:
+    """Shortest paths (Floyd, Warshall), and the all-reduces that these begin with."""
     found = tuple(number)
+    first: Seconds = np.zeros((len(found), len(found)))
+    sums: list[tuple[int, int, float]] = []
     convert: Seconds = np.full((len(found), len(found)), np.inf)
     np.fill_diagonal(convert, 0.0)
     if isinstance(type_, TensorType) and type_.dtype in UNCUT:
-        return convert
+        return convert, first
     options = sorted({p for placements in found for p in placements}, key=str)
     foremost = mesh.foremost
     held = [size * part(type_, placements, mesh, foremost) for placements in found]
@@ -210,9 +218,14 @@ def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, si
                     else:
                         passed = held[one if step.join else two]
                     convert[one, two] = axis.seconds(step, passed, together=together)
+                    sums += [(one, two, float(convert[one, two]))] if name == "all_reduce" else []
     for middle in range(len(found)):
         np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
-    return convert
+    for one, two, seconds in sums:
+        before = np.flatnonzero(convert[:, one] == 0.0)  # local steps may come first
+        shortest = seconds + convert[two] <= convert[before] * (1 + TIGHT)
+        first[before] = np.maximum(first[before], np.where(shortest, seconds, 0.0))
+    return convert, first
 
 
 def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int, mesh: DeviceMesh) -> float:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ir.core.outcomes import TIGHT
 from ir.core.shares import cut
 from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.ops.opdefs import RESHARD_STEPS, reshard_step
@@ -53,6 +54,31 @@ class Ways:
             found = self.known[key] = self.find(type_, source, target, together)
         return found
 
+    def first_sum(self, type_: Type, source: Lies, target: Lies) -> float:
+        """Seconds of the all-reduce that a cheapest way of a gradient ``together`` with others begins with, but for steps that
+        cost nothing; the longest of several, 0 where none does."""
+
+        def seconds(lies: Lies) -> float:
+            return math.fsum(step.seconds for step in self.way(type_, lies, target, together=True)) if lies != target else 0.0
+
+        least, longest = seconds(source) * (1 + TIGHT), 0.0
+        ready, seen = [source], {source}
+        while ready:
+            for step in self.steps_from(type_, ready.pop(), together=True):
+                if step.kind == "all_reduce" and longest < step.seconds <= least:
+                    longest = step.seconds if step.seconds + seconds(step.after) <= least else longest
+                elif not step.seconds and step.after not in seen:
+                    seen.add(step.after)
+                    ready.append(step.after)
+        return longest
+
+    def steps_from(self, type_: Type, lies: Lies, together: bool) -> tuple[Step, ...]:
+        """``steps``, found once."""
+        key = (type_, lies, together)
+        if key not in self.links:
+            self.links[key] = tuple(self.steps(*key))
+        return self.links[key]
+
     def find(self, type_: Type, source: Lies, target: Lies, together: bool) -> tuple[Step, ...]:
         heap: list[tuple[float, int, int, Lies, tuple[Step, ...]]] = [(0.0, 0, 0, source, ())]
         done: set[Lies] = set()
@@ -64,10 +90,7 @@ class Ways:
             if lies in done:
                 continue
             done.add(lies)
-            key = (type_, lies, together)
-            if key not in self.links:
-                self.links[key] = tuple(self.steps(*key))
-            for step in self.links[key]:
+            for step in self.steps_from(type_, lies, together):
                 pushed += 1
                 if step.after not in done:
                     heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))

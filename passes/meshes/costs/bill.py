@@ -35,7 +35,7 @@ class Decisions:
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``summed``:
-    the synchronisation of a weight's gradient; ``beside``: it can travel beside a backward pass. ``seconds``: per microbatch,
+    the synchronisation of a weight's gradient. ``seconds``: per microbatch,
     of one that is done once in ``runs`` of them its part. ``factor``: of what gathers a factor of the
     gradient of a weight, whether that is the ``value`` or its ``gradient``."""
 
@@ -47,7 +47,6 @@ class Collective:
     backward: bool = False
     runs: int = 1
     summed: bool = False
-    beside: bool = False
     factor: str = ""
 
 
@@ -58,6 +57,7 @@ class Bill:
     pass; ``waiting``: bytes of gradients of one microbatch before they are added to those of others; ``constants``: bytes of
     small constants, which every member has; of each the member that holds most of it, as a part of what its device has
     (``build``). ``work``: seconds of compute by op; ``back``: seconds of sums that can travel beside an op's gradients.
+    ``beside``: seconds of the sums, each the first of a weight's gradient, that may travel beside a backward pass.
     ``hidden``: a microbatch's part of the seconds of sums that travel beside the last backward pass of a step (``exchange``).
     ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed; ``reads``: of each op,
     what it reads and in which layout. ``learned``: weights that count as they are read.
@@ -73,6 +73,7 @@ class Bill:
     collectives: list[Collective] = field(default_factory=list)
     work: dict[str, float] = field(default_factory=dict)
     back: dict[str, float] = field(default_factory=dict)
+    beside: float = 0.0
     hidden: float = 0.0
     lies: Mapping[str, Lies] = field(default_factory=dict)
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Bill:
         if overlap is None:
             return self.total
         alone = overlap == UNSUMMED
-        sums = math.fsum(one.seconds for one in self.collectives if one.beside or (alone and one.summed))
+        sums = math.fsum(one.seconds for one in self.collectives if one.summed) if alone else self.beside
         return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
 
 

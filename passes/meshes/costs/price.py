@@ -353,9 +353,10 @@ class _Walk:
                 along = self.mesh.axes[step.axis]
                 if server is not None and step.kind == "all_reduce":
                     seconds = along.served(step.size, max(server, 0) % along.size) / runs
-                beside = summed and name not in self.last
-                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
+                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, factor)
                 self.bill.collectives.append(one)
+        if summed and source != target and name not in self.last:
+            self.bill.beside += self.ways.first_sum(self.types[name], source, target) / runs
 
     def reorder(self, name: str, source: Lies, target: Lies) -> None:
         """Counts what it takes to bring a value in blocks to another layout, beside collectives, as work of the op that makes

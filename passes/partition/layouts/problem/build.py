@@ -23,7 +23,8 @@ device needs.
 *Overlap.* Communication adds to computation, but in training the sums of gradients over devices may run beside the
 last backward pass of a step. Such a step takes C + S - H seconds:
 
-- S: all sums that may run beside that pass; H: the part of S that it hides;
+- S: all sums that may run beside that pass: of each gradient the all-reduce that it begins with, for what follows on other
+  axes, and what leaves parts, waits for the update; H: the part of S that the pass hides;
 - C: everything else, with the sums of the gradients that the pass makes last, as nothing is left to hide those.
 
 H depends on the order in which gradients are made and is no sum over nodes (``price`` computes it). But H <= S and H <= B, the
@@ -61,7 +62,6 @@ from passes.meshes.layouts import Layouts, Placements, can_be_split, coherent, g
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.layouts.problem.fused import chains_of
 from passes.partition.layouts.problem.outline import (
-    BEHIND,
     BESIDE,
     OpForm,
     Outline,
@@ -184,7 +184,7 @@ def build(
 @dataclass(slots=True)
 class _ValueDraft:
     """A ``ValueKind`` under construction: ops add ``needs``, then ``finish`` makes it. ``flows``, ``link``: as of
-    ``ValueForm``; ``convert[from, to]``, ``back[from, to]``: seconds to reshard the value, and its gradient.
+    ``ValueForm``; ``convert[from, to]``: seconds to reshard the value; ``back``: its gradient.
 
     With n layouts, sources 0 .. n - 1 are the layouts; n .. 2n - 1, of a link only, the same layouts made by a chain
     (``fused``). Keys 0 .. n - 1 are the layouts in which the value is read, n .. 2n - 1 those in which readers give its
@@ -194,7 +194,7 @@ class _ValueDraft:
     layouts: Layouts
     convert: Floats
     flows: bool
-    back: Floats
+    back: Layouts
     link: bool = False
     needs: dict[tuple[int, int, float], int] = field(default_factory=dict)
 
@@ -203,11 +203,12 @@ class _ValueDraft:
         none). ``unfused``: seconds that the reader takes more unless a chain makes the value in ``layout``."""
         return self.needs.setdefault((layout, gradient if self.flows else -1, unfused), len(self.needs))
 
-    def finish(self, counted: float) -> ValueKind:
-        """The kind; seconds to reshard a gradient are multiplied by ``counted``."""
+    def finish(self, counted: float, hidden: float) -> ValueKind:
+        """The kind; seconds to reshard a gradient are multiplied by ``counted``, and less ``hidden`` times those of the
+        all-reduce that comes first."""
         convert, count = self.convert, len(self.layouts.placements)
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
-        back = self.back[:, wanted].T * counted if self.flows else np.zeros((count, count))
+        back = (self.back.convert * counted - self.back.first * hidden)[:, wanted].T if self.flows else np.zeros((count, count))
         weights = np.hstack([convert, back])
         columns: dict[tuple[int, float], Floats] = {}
         if self.link:
@@ -250,7 +251,8 @@ class _OnMesh:
         """The problem with this overlap."""
         outline, builder = self.outline, self.builder
         hiding = (overlap or 0.0) / self.microbatches
-        counted = {0: 1.0, BESIDE: 1.0 if overlap is None else overlap, BEHIND: overlap if overlap == UNSUMMED else 1.0}
+        counted = UNSUMMED if overlap == UNSUMMED else 1.0
+        beside = 1.0 - overlap if overlap not in (None, UNSUMMED) else 0.0
         node_kinds: list[NodeKind] = []
         strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
         saved: list[Floats] = []
@@ -264,10 +266,11 @@ class _OnMesh:
                 node_kinds.append(self.fixed[number])
                 strategies.append(())
                 saved.append(np.zeros(len(self.fixed[number].seconds)))
-        values = [
-            draft.finish(counted[form.summed] / (self.microbatches if form.flows and form.summed else 1))
-            for draft, form in zip(self.drafts, outline.values, strict=True)
-        ]
+        values = []
+        for draft, value in zip(self.drafts, outline.values, strict=True):
+            once = self.microbatches if value.flows and value.summed else 1
+            hidden = beside / once if value.summed == BESIDE else 0.0
+            values.append(draft.finish((counted if value.summed else 1.0) / once, hidden))
         problem = ShardProblem(tuple(node_kinds), tuple(values), outline.graph)
         return ShardInput(
             problem,
@@ -287,9 +290,9 @@ class _OnMesh:
     def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
         """The draft, without needs, of a form of values. ``weight``: whether only weights have this form."""
         layouts = layouts_of(form.type, self.mesh, self.uneven, weight=weight)
-        back = layouts.convert
+        back = layouts
         if form.flows and form.summed:  # once a step, in buckets
-            back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight).convert
+            back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight)
         convert = layouts.convert
         if form.blocked:
             every = layouts.placements

@@ -93,6 +93,22 @@ def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches
         assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
 
 
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9))
+def test_of_sums_over_two_axes_the_first_may_be_hidden(seed: int, count: int, microbatches: int) -> None:
+    """What the problem counts of a plan is counted again by ``price``, and no more than the step takes."""
+    module, top = random_module(seed, count), topology(4)
+    mesh = mesh_of(top, network(top), (2, 2))
+    random = np.random.default_rng(seed)
+    for overlap in (0.0, *OVERLAPS, 0.5):
+        found = build(module, module.entry, mesh, None, training=True, microbatches=microbatches, overlap=overlap)
+        labels = [len(found.problem.node(v).labels) for v in range(found.problem.size)]
+        choices = [int(random.integers(count)) for count in labels]
+        bill = price(module, module.entry, mesh, decisions_of(found, choices), training=True, microbatches=microbatches)
+        assert found.problem.cost(choices) == pytest.approx(bill.relaxed(overlap, microbatches), rel=1e-9)
+        assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
+
+
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 10**6), st.integers(1, 2), st.integers(2, 9))
 def test_the_plan_is_the_best_of_all(seed: int, count: int, microbatches: int) -> None:
