@@ -8,8 +8,12 @@ warning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dnnc.compile.faults import NoPromptProgram, StatesAlone, WithoutContext
 from dnnc.compile.flags import CompileOptions
@@ -26,12 +30,17 @@ from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
 from passes.plan.other_sizes import cut_alike
-from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, caches, named
+from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, array_of, caches, named
+from passes.prepare.states.faults import CacheNotInPlace
 from passes.programs.lower import LowerPass
 
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
 ZOO = "zoo:"
+GATHER = "onnx.Gather"
+_OF_SIZES = ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile")
+OF_SIZES = frozenset({GROUP_QUERY, *(f"onnx.{name}" for name in _OF_SIZES)})
+"""Operators whose integers are sizes; the length of all positions is one for GroupQueryAttention."""
 
 
 def keeps_states(options: CompileOptions) -> bool:
@@ -55,7 +64,7 @@ def of_states(options: CompileOptions) -> CompileOptions:
     }
     if found := tuple(name for name, asked in excluded.items() if asked):
         raise UsageError(StatesAlone(found), where="--context" if options.context is not None else "--state")
-    return replace(options, mesh=NO_MESH, replicas=1)
+    return options if options.plan is not None else replace(options, mesh=NO_MESH, replicas=1)
 
 
 def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pass, ...]:
@@ -83,6 +92,37 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     pairs = (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
     bound = _sizes(func, pairs, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
+
+
+def check_past(module: Module, options: CompileOptions, context: PassContext) -> None:
+    """Raises InvalidInput where the model computes a number from the length of its past, which is another in place. It is read
+    with one more position, too: no constant may differ but in how many slots it has, and but for sizes. (The pass ``states``
+    judges those with slots, and constant positions of a model without an input of positions.)"""
+    if options.context is None or options.model.startswith(ZOO) or not any(p.grows is not None for p in caches(module.entry)):
+        return
+    at = sized(replace(options, context=options.context + 1))
+    inside = replace(context, sink=DiagnosticSink(), statistics={})
+    longer = load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module
+    simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
+    first, second = (dict(_constants(one)) for one in simplified)
+    for place, (resource, array) in first.items():
+        other = second.get(place)
+        if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
+            source = next(pair.source for pair in caches(module.entry) if pair.grows is not None)
+            reason = f"the model computes {resource} from the length of its past"
+            raise InvalidInput(CacheNotInPlace(source, reason), where=place[0])
+
+
+def _constants(module: Module) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
+    """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements."""
+    resources = module.resources
+    looked_up = not any("position" in arg.name for arg in module.entry.args)
+    for op in module.entry.ops:
+        for number, name in enumerate(op.operands if op.results else ()):
+            array = array_of(resources[name]) if name in resources else None
+            sizes = array is not None and array.dtype.kind == "i" and (op.name in OF_SIZES or (looked_up and op.name == GATHER))
+            if array is not None and not sizes:
+                yield (op.results[0].name, number), (name, array)
 
 
 def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from passes.costs.network import Network, network
 from passes.costs.op_time import body_seconds
 from passes.graph.folding import expand
 from passes.graph.graph import reads
+from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 from passes.meshes.reshard_ops import plain
 from passes.meshes.undecided import undifferentiated
@@ -77,18 +78,23 @@ class Facts:
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
-        """Bytes of each resource."""
-        return {resource.name: type_bytes(resource.type) or 0 for resource in self.module.resources.values()}
+        """Bytes of each resource, those of a state for each of its sets."""
+        sets = {name: state.sets for name, state in self.module.states.items()}
+        return {name: (type_bytes(one.type) or 0) * sets.get(name, 1) for name, one in self.module.resources.items()}
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What ops read of others, in the order in which it is made."""
+        """What ops read of others, in the order in which it is made; not what is computed from positions in each stage that
+        reads it."""
+        everywhere = positional(self.module)
         readers: dict[str, list[int]] = {}
         for position, op in enumerate(self.ops):
             for name in reads(op):
                 readers.setdefault(name, []).append(position)
         found = []
         for position, op in enumerate(self.ops):
+            if position in everywhere:
+                continue
             stated = op.facet(Transfer)
             for number, value in enumerate(sized_results(op)):
                 if value.name in readers:

@@ -33,6 +33,7 @@ from passes.graph.graph import renamed as renamed_ops
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.decoder import Decoder
 from passes.prepare.states.faults import CacheNotInPlace, NoStates
+from passes.prepare.states.masks import array_of
 from passes.prepare.states.opset import raised
 from passes.prepare.states.pairs import Pair, caches, named, recurrent
 
@@ -112,4 +113,4 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
     return insert_symbols(module, states)
 
 
-__all__ = ["GROUP_QUERY", "Pair", "StatesPass", "caches", "named", "recurrent"]
+__all__ = ["GROUP_QUERY", "Pair", "StatesPass", "array_of", "caches", "named", "recurrent"]

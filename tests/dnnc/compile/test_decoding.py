@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dnnc.check.proof import prove
+from dnnc.check.witness import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.passes.prepare.states.test_decoding import BATCH, CONTEXT, MODELS, whole
@@ -30,6 +31,25 @@ def opened(path: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
+def assert_computes(build: Path, decoding: dict[str, Any], ids: Any, expected: Any, tolerance: float = 2e-4) -> None:
+    """Runs the stages of a build, in chunks of 4 and in steps, as the runtime does; ``expected``: the logits of all ``ids``."""
+    kept = {state["name"]: np.zeros(state["shape"], np.float32) for state in decoding["states"]}
+    becomes = {state["result"]: state["name"] for state in decoding["states"]}
+    position = 0
+    for length, suffix in [(4, ".prompt"), (1, ""), (4, ".prompt"), (1, ""), (1, "")]:
+        values = {"input_ids": ids[:, position : position + length], "position": np.full(len(ids), position)}
+        for stage in range(1 + max(s["stage"] for s in decoding["states"])):
+            session = opened(build / "stages" / f"stage{stage}{suffix}.onnx")
+            feeds = {given.name: {**kept, **values}[given.name] for given in session.get_inputs()}
+            names = [output.name for output in session.get_outputs()]
+            values |= dict(zip(names, session.run(names, feeds), strict=True))
+        kept |= {name: values[result] for result, name in becomes.items()}
+        np.testing.assert_allclose(
+            values["logits"], expected[:, position : position + length], rtol=tolerance, atol=tolerance / 10
+        )
+        position += length
+
+
 @pytest.mark.parametrize("cache", ["concat", "inplace"])
 def test_the_stages_of_both_programs_compute_the_whole_model(cache: str, tmp_path: Path) -> None:
     ids, expected = whole("llama-7b")
@@ -43,19 +63,7 @@ def test_the_stages_of_both_programs_compute_the_whole_model(cache: str, tmp_pat
     assert {state["stage"] for state in decoding["states"]} == {0, 1}
     state_bytes = sum(4 * int(np.prod(state["shape"])) for state in decoding["states"])
     assert sum(stage["memory"]["weights"] for stage in plan["stages"]) > 2 * state_bytes
-    kept = {state["name"]: np.zeros(state["shape"], np.float32) for state in decoding["states"]}
-    becomes = {state["result"]: state["name"] for state in decoding["states"]}
-    position = 0
-    for length, suffix in [(4, ".prompt"), (1, ""), (4, ".prompt"), (1, ""), (1, "")]:
-        values = {"input_ids": ids[:, position : position + length], "position": np.full(BATCH, position)}
-        for stage in range(2):
-            session = opened(tmp_path / "b" / "stages" / f"stage{stage}{suffix}.onnx")
-            feeds = {given.name: {**kept, **values}[given.name] for given in session.get_inputs()}
-            names = [output.name for output in session.get_outputs()]
-            values |= dict(zip(names, session.run(names, feeds), strict=True))
-        kept |= {name: values[result] for result, name in becomes.items()}
-        np.testing.assert_allclose(values["logits"], expected[:, position : position + length], rtol=2e-4, atol=2e-5)
-        position += length
+    assert_computes(tmp_path / "b", decoding, ids, expected)
     report = prove(tmp_path / "b")
     assert report.error() is None
 
@@ -95,3 +103,60 @@ def test_wrong_pairs_and_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--mesh"):
         compiled(str(tmp_path / "m.onnx"), tmp_path / "b", states=("h0=hN",), mesh="2")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [20, 23])
+def test_a_decoder_of_pytorch_is_written_in_place(opset: int, tmp_path: Path) -> None:
+    """As its exporter writes it, sizes open: past + length in masks, one operator Attention from opset 23 on."""
+    torch = pytest.importorskip("torch")
+    from tests.dnnc.engines.byte_model import ByteModel, export
+
+    torch.manual_seed(0)
+    model = ByteModel(layers=2, width=32, heads=4, context=16)
+    export(model, tmp_path / "m.onnx", opset)
+    plan, sink = compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=12, batch=2, chunk=4, stages=2)
+    assert not sink.diagnostics
+    assert plan["decoding"]["chunk"] == 4
+    ids = np.random.default_rng(0).integers(0, 256, (2, 12))
+    whole_model = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    feeds = {"input_ids": ids, "attention_mask": np.ones((2, 12), np.int64), "position_ids": np.tile(np.arange(12), (2, 1))}
+    feeds |= {one.name: np.zeros((2, 4, 0, 8), np.float32) for one in whole_model.get_inputs() if one.name not in feeds}
+    assert_computes(tmp_path / "b", plan["decoding"], ids, whole_model.run(["logits"], feeds)[0])
+
+
+def test_a_number_of_the_length_of_the_past_is_refused(tmp_path: Path) -> None:
+    """Scores are scaled by the length of the past: what is in place has none."""
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    m (int64[batch, seq] input_ids, int64[batch, seq] position_ids, float[batch, 1, past, 2] "past_key_values.0.key")
+      => (float[batch, 1, seq, total] logits, float[batch, 1, total, 2] "present.0.key")
+    {
+      ids = Cast <to = 1> (input_ids)
+      places = Cast <to = 1> (position_ids)
+      axes = Constant <value_ints = [1, 3]> ()
+      rows = Unsqueeze (ids, axes)
+      turned = Unsqueeze (places, axes)
+      new = Concat <axis = 3> (rows, turned)
+      "present.0.key" = Concat <axis = 2> ("past_key_values.0.key", new)
+      shape = Shape <start = 2, end = 3> ("past_key_values.0.key")
+      length = Cast <to = 1> (shape)
+      columns = Transpose <perm = [0, 1, 3, 2]> ("present.0.key")
+      scores = MatMul (new, columns)
+      scaled = Div (scores, length)
+      logits = Softmax <axis = -1> (scaled)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), str(tmp_path / "m.onnx"))
+    with pytest.raises(InvalidInput, match=r"the model computes @.* from the length of its past"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=8)
+    onnx.save(onnx.parser.parse_model(text.replace("Div (scores, length)", "Identity (scores)")), str(tmp_path / "n.onnx"))
+    assert compiled(str(tmp_path / "n.onnx"), tmp_path / "b", context=8, batch=2)[0]["decoding"]["batch"] == 2
+
+
+def test_a_build_of_states_is_counted_again_and_replayed(tmp_path: Path) -> None:
+    """``verify-plan`` counts sets of states, and nothing for what each stage computes from positions."""
+    spec, sizes = f"zoo:llama-7b,cache=concat,{MODELS['llama-7b']}", {"context": CONTEXT, "batch": BATCH, "groups": 2}
+    plan, _ = compiled(spec, tmp_path / "b", **sizes, chunk=1, stages=2)
+    assert not verify_build(tmp_path / "b").violations
+    again, _ = compiled(spec, tmp_path / "c", **sizes, chunk=1, plan=tmp_path / "b" / "plan.json")
+    assert again["value"] == plan["value"]
+    assert again["decoding"] == plan["decoding"]
