@@ -137,17 +137,16 @@ class _Search(IdealSearch):
         engine = self._open(small, self.limits.ideals, None)
         if engine is not None:
             if engine.ideals > POLICY.narrow // 4:
-                # It may take all the time and more: first bounds of smaller lattices, and a plan that prunes it.
-                self._relaxed(small, POLICY.narrow // 40, ())
+                # It may take all the time and more: first a plan that prunes it, and the bound of a smaller lattice.
                 self._bands(small, POLICY.narrow // 10)
-                self._relaxed(small, POLICY.narrow // 10, ())
+                self._relaxed(small, POLICY.narrow // 10)
             if not self._late():
                 self._exact(engine, "search the lattice")
             return
-        self._relaxed(small, POLICY.narrow // 10, ())
+        self._relaxed(small, POLICY.narrow // 10)
         self._bands(small, POLICY.narrow)
         if not self._late() and not self.tight():
-            self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
+            self._relaxed(small, POLICY.narrow)
 
     def _accept_single(self) -> None:
         """Keeps the best plan of one piece per accelerator: also a plan where several are allowed, and quickly found."""
@@ -224,9 +223,8 @@ class _Search(IdealSearch):
             if not better:
                 band *= 2
 
-    def _relaxed(self, small: Reduced, most: int, widths: Sequence[int]) -> None:
-        """A bound by the largest relaxation whose lattice has at most ``most`` ideals (by bisection): its tails, then searches
-        of ``widths``."""
+    def _relaxed(self, small: Reduced, most: int) -> None:
+        """A bound by the tails of the largest relaxation whose lattice has at most ``most`` ideals (by bisection)."""
         if not self.wants_bounds or self._late():
             return
         low, high = 1, len(small.groups)
@@ -248,11 +246,6 @@ class _Search(IdealSearch):
             self._prove_infeasible()
             return
         self._lower(least, words, engine.rounding)
-        for found in self._searches(engine, "bound with nodes left out", widths):
-            if math.isfinite(found.bound):
-                self._lower(found.bound, words, engine.rounding)
-            if found.bound >= found.value:
-                break
         self.statistics.tested += engine.steps
 
     def _worthwhile(self) -> float:
