@@ -104,7 +104,7 @@ class PassOutOfOrder(Fault, code="E3014"):
 
 
 class OrderOverMemory(Fault, code="E3020"):
-    """In the order of work that was asked for, or in that of stages on meshes, a device holds more than it has memory."""
+    """In the order of work of a training step a device holds more than it has memory, and no other plan was found to fit."""
 
     message = "in the order {order} it holds {peak} bytes and has {limit}: {over} bytes too many"
     hint = "--recompute stage, smaller microbatches or another --schedule need less"
@@ -115,14 +115,6 @@ class OrderOverMemory(Fault, code="E3020"):
     @property
     def over(self) -> int:
         return self.peak - self.limit
-
-
-class OrderMayOverflow(OrderOverMemory, code="W3020"):
-    """In the default order of work, a device holds more than its memory by the exact count of its rows."""
-
-    order: str
-    peak: int
-    limit: int
 
 
 class NoSchedule(Fault, code="E3021"):

@@ -15,19 +15,21 @@ devices they are found quickly and hard to beat.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.costs.learning import ASYNCHRONOUS
 from passes.costs.liveness import states_bytes
-from passes.framework.base import PassContext, needed
+from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
+from passes.graph.sizes import assessed
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import MICROBATCHES, LatticeSearch
 from passes.partition.faults import NotAnOption
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
 """Forms of plans in words."""
 MIXED = "stages with a mesh among them"
+_NEAR = 0.05
+"""Relative: a plan of a training step on single devices that is so near its bound is not looked for again."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,7 @@ class PartitionPass(LatticeSearch):
             raise UsageError(NotAnOption(", ".join(options), f"mesh={self.mesh}"), where=self.name)
         with context.limited(self.name):
             if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
-                module = self.searched(module, context)
-                log_plan(KINDS[self.form], module)
-                return module
+                return self._on_single_devices(module, context)
             meshes = self._on_meshes(topology)
             searches = [self._search_on(one, module) for one in meshes]
             if self.mesh != ANY_FORM:
@@ -100,6 +102,32 @@ class PartitionPass(LatticeSearch):
                 return best_of(searches, context, self.name)
             own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
             return best_of([*searches, own] if any(one.stages == 1 for one in meshes) else [own, *searches], context, self.name)
+
+    def _on_single_devices(self, module: Module, context: PassContext) -> Module:
+        """The module with a plan on single devices and replicas. The search between any two ideals takes all stages of a
+        training step to hold as many microbatches; stages later in the step hold fewer, and the search on meshes counts so.
+        Where memory leaves the first without a plan, or far from its bound, the second is asked for stages of one device
+        each. Raises as ``run``."""
+        found, failure = module, None
+        try:
+            found = self.searched(module, context)
+            plan = needed(found, Plan)
+            bound, enough = plan.bound, plan.gap <= _NEAR
+        except Infeasible as error:
+            failure, bound, enough = error, error.bound, error.proven
+        if not enough and self.objective == TRAINING.name and not self.without_mesh and not states_bytes(module.entry):
+            alone = replace(self._on_meshes(needed(module, Topology))[-1], mesh="1", whole=True)
+            with suppress(Infeasible, NoBetterPlan):
+                other = alone.run(module, replace(context, statistics={}, sink=DiagnosticSink()))
+                better = needed(other, Plan)
+                if failure is not None or better.value < needed(found, Plan).value:
+                    found, failure = other, None
+                    found = found.replace(better, assessed(better, found.entry, better.value, min(bound, better.value)))
+        if failure is not None:
+            raise failure
+        module = found
+        log_plan(KINDS[self.form], module)
+        return module
 
     @property
     def without_effect(self) -> tuple[str, ...]:

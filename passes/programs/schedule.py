@@ -17,7 +17,7 @@ from ir.ops.row_faults import faults
 from ir.ops.rows import shown, unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.faults import NoSchedule, OrderMayOverflow, OrderOverMemory, ScheduleMisfit, SlowSchedule
+from passes.framework.faults import NoSchedule, OrderOverMemory, ScheduleMisfit, SlowSchedule
 from passes.graph.graph import stage_members
 from passes.graph.sizes import assessed
 from passes.graph.symbols import insert_symbols
@@ -68,33 +68,25 @@ class SchedulePass(Pass):
         module = insert_symbols(module.without(Schedule), (schedule,))
         if training:
             events = list(run_rows(load, unrolled(schedule, load.flow, shown(schedule))))
-            self._check_memory(module, load, schedule, events, context)
+            self._check_memory(module, load, schedule, events)
             scheduled = as_scheduled(plan, schedule, module)
             module = module.replace(plan, _holding(scheduled, stage_peaks(module, events)))
         return module
 
-    def _check_memory(
-        self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event], context: PassContext
-    ) -> None:
-        """Whether devices have the memory that a step's rows need. Raises Infeasible where they do not; of plain 1F1B on single
-        devices or one mesh, for which the search has counted about as much, there is a warning."""
+    def _check_memory(self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event]) -> None:
+        """Raises Infeasible where devices have not the memory that a step's rows need."""
         topology = module.first(Topology)
         if topology is None or not load.space:
             return
-        held = memory_over_time(module, events)
-        over, plan = [], module.first(Plan)
-        refused = schedule.kind != DEFAULT or (plan is not None and len(plan.stages) > 1 and any(s.mesh for s in plan.stages))
+        held, over = memory_over_time(module, events), []
         for device in topology.devices:
             limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
             if limit is not None and peak > limit:
-                kind = OrderOverMemory if refused else OrderMayOverflow
-                over.append(kind(schedule.kind, peak, limit).at(device.name))
-        if over and refused:
+                over.append(OrderOverMemory(schedule.kind, peak, limit).at(device.name))
+        if over:
             error = Infeasible(over)
             error.proven = False  # of other orders
             raise error
-        for one in over:
-            context.sink.emit(one)
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
         """The stated schedule with its seconds; ``own`` where it is no other than the compiler's."""

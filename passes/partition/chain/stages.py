@@ -183,7 +183,8 @@ class StageSearch:
         def part(block: Block, before: bool, behind: bool) -> Table:
             form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
             runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
-            table = np.where(runs, bounding.needs(form, before) / limit if limit is not None else 0.0, np.inf)
+            filled = bounding.needs(form, before) / max(limit, 1) if limit is not None else 0.0
+            table = np.where(runs, filled, np.inf)
             return known.setdefault(2 * block.form + before, Table.of(table))
 
         if not bounding.units.count:

@@ -1,0 +1,76 @@
+"""Where memory is tight, a training step has a plan whose rows fit, or none: a plan that does not fit is never given."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dnnc.compile.driver import CompileOptions, plan_model
+from dnnc.compile.training import TrainingOptions
+from dnnc.machines.topology import load_topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Plan, Schedule
+from ir.core.topology import Topology
+from ir.ops.rows import shown, unrolled
+from passes.timeline.memory import memory_over_time, with_space
+from passes.timeline.simulate import run_rows
+from passes.timeline.workload import workload
+
+MODEL = "zoo:gpt2,layers=4,hidden=64,heads=4,batch=8,seq=32,vocab=128,weights=declared"
+PLENTY = 10_891_388
+"""What the plan without a limit holds on each device."""
+
+
+def machines(preset: str, memory: int) -> Topology:
+    topology = load_topology(preset, DiagnosticSink())
+    types = tuple(replace(one, memory=memory, reserved=0) for one in topology.types)
+    return replace(topology, types=types, devices=tuple(replace(one, memory=None) for one in topology.devices))
+
+
+def planned(preset: str, memory: int, schedule: str = "", **options: Any) -> Plan:
+    """The plan, whose rows were followed: what devices hold then is within their memory."""
+    sink = DiagnosticSink()
+    training = TrainingOptions(schedule=schedule)
+    asked = CompileOptions(MODEL, plan_only=True, objective="training", training=training, **options)
+    module = plan_model(asked, machines=machines(preset, memory), sink=sink).module
+    assert not sink.diagnostics
+    load, rows = with_space(module, workload(module)), module.first(Schedule)
+    assert rows is not None
+    held = memory_over_time(module, run_rows(load, unrolled(rows, load.flow, shown(rows))))
+    assert all(over_time.peak <= memory for over_time in held.values())
+    plan = module.first(Plan)
+    assert plan is not None
+    assert plan.bound <= plan.value
+    return plan
+
+
+@pytest.mark.parametrize("share", [0.7, 0.6])
+def test_stages_hold_more_or_fewer_microbatches_by_their_place(share: float) -> None:
+    plan = planned("preset:h100x4", int(PLENTY * share), mesh="none")
+    assert [len(stage.devices) for stage in plan.stages] == [1, 1, 1, 1]
+
+
+def test_less_memory_gives_no_better_plan() -> None:
+    values = [planned("preset:h100x4", int(PLENTY * share), "auto", mesh="none", stages=4).value for share in (1.0, 0.6)]
+    assert values == sorted(values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("mesh", ["", "none", "2"])
+def test_no_plan_is_over_memory(mesh: str, schedule: str) -> None:
+    plans = 0
+    for share in (0.9, 0.6, 0.45, 0.3):
+        with suppress(Infeasible):
+            planned("preset:h100x4", int(PLENTY * share), schedule, mesh=mesh, stages=2 if mesh == "2" else None)
+            plans += 1
+    assert plans or (mesh == "none" and schedule)
+
+
+def test_no_memory_at_all_is_told_without_a_warning_of_numpy(recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(Infeasible):
+        planned("preset:h100x4", 0)
+    assert not recwarn.list
