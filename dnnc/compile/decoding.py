@@ -88,17 +88,22 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
     imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
     func = imported.module.entry
-    stated = named(func, options.states)
-    pairs = (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
-    bound = _sizes(func, pairs, batch=options.batch or 1, step=step, context=context)
+    bound = _sizes(func, _pairs(func, options), batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
+
+
+def _pairs(func: Func, options: CompileOptions) -> tuple[Pair, ...]:
+    """The states of a model: those that ``--state`` names, and caches that are recognised."""
+    stated = named(func, options.states)
+    return (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
 
 
 def check_past(module: Module, options: CompileOptions, context: PassContext) -> None:
     """Raises InvalidInput where the model computes a number from the length of its past, which is another in place. It is read
     with one more position, too: no constant may differ but in how many slots it has, and but for sizes. (The pass ``states``
     judges those with slots, and constant positions of a model without an input of positions.)"""
-    if options.context is None or options.model.startswith(ZOO) or not any(p.grows is not None for p in caches(module.entry)):
+    growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
+    if options.context is None or options.model.startswith(ZOO) or not growing:
         return
     at = sized(replace(options, context=options.context + 1))
     inside = replace(context, sink=DiagnosticSink(), statistics={})
@@ -108,9 +113,8 @@ def check_past(module: Module, options: CompileOptions, context: PassContext) ->
     for place, (resource, array) in first.items():
         other = second.get(place)
         if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
-            source = next(pair.source for pair in caches(module.entry) if pair.grows is not None)
             reason = f"the model computes {resource} from the length of its past"
-            raise InvalidInput(CacheNotInPlace(source, reason), where=place[0])
+            raise InvalidInput(CacheNotInPlace(growing[0], reason), where=place[0])
 
 
 def _constants(module: Module) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
