@@ -63,11 +63,11 @@ def test_less_memory_gives_no_better_plan() -> None:
 @pytest.mark.parametrize("mesh", ["", "none", "2"])
 def test_no_plan_is_over_memory(mesh: str, schedule: str) -> None:
     plans = 0
-    for share in (0.9, 0.6, 0.45, 0.3):
+    for share in (5.0, 1.5, 0.9, 0.6, 0.45):
         with suppress(Infeasible):
             planned("preset:h100x4", int(PLENTY * share), schedule, mesh=mesh, stages=2 if mesh == "2" else None)
             plans += 1
-    assert plans or (mesh == "none" and schedule)
+    assert plans
 
 
 def test_no_memory_at_all_is_told_without_a_warning_of_numpy(recwarn: pytest.WarningsRecorder) -> None:
