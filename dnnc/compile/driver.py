@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.compile.context import Progress, pass_context, trains, with_topology
 from dnnc.compile.faults import (
+    NothingDecays,
     NothingSaved,
     NothingToExplain,
     NoWeights,
@@ -42,7 +43,7 @@ from dnnc.compile.options import (
     warn_of_cut,
     with_programs,
 )
-from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing, update_text
+from dnnc.compile.training import decays, require_engine, require_loss, saves_by_recomputing, update_text
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
@@ -355,6 +356,8 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         sink.warn(NothingSaved(), where="--recompute stage")
+    if options.training.no_decay and not decays(module, options.training):
+        sink.warn(NothingDecays(), where="--no-decay")
     update = update_text(module)
     meshes = sets_of_devices(pipeline, topology)
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=meshes, plan=searched)

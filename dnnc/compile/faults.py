@@ -250,6 +250,13 @@ class NothingSaved(Fault, code="W1028"):
     hint = "leave it out, or use more stages"
 
 
+class NothingDecays(Fault, code="W1032"):
+    """``--no-decay`` leaves biases and normalisations out of the weight decay, and no weight has any."""
+
+    message = "no weight decays, so there is nothing that biases and normalisations are left out of"
+    hint = "--weight-decay NUMBER says how much the others decay; only adamw has a weight decay by default"
+
+
 class SharesNotAnnotated(Fault, code="W1029"):
     """ONNX's sharding specs state equal parts only. The plan has unequal ones."""
 

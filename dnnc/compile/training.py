@@ -242,6 +242,13 @@ def update_text(module: Module) -> str:
     return f"{' and '.join(sorted({facet.name for facet in facets}))}, {', '.join(parts)}" if parts else ""
 
 
+def decays(module: Module, options: TrainingOptions) -> bool:
+    """Whether any weight of a module that trains decays, or none trains."""
+    facets = [facet for one in module.of_type(Resource) for facet in one.facets if isinstance(facet, OptimizerState)]
+    given = {} if options.weight_decay is None else {"weight_decay": options.weight_decay}
+    return not facets or any({**DEFAULTS[one.name], **given, **one.numbers}["weight_decay"] for one in facets)
+
+
 def require_engine(where: str) -> None:
     """Raises UsageError where what programs for training run on is not installed."""
     if missing := tuple(name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None):
@@ -280,6 +287,7 @@ __all__ = [
     "PIPELINE",
     "STEP_PASSES",
     "TrainingOptions",
+    "decays",
     "require_engine",
     "require_loss",
     "saves_by_recomputing",

@@ -422,6 +422,13 @@ class TooFewSamples(Fault, code="E0452"):
     microbatches: int
 
 
+class LastBatchOfLoader(Fault, code="E0459"):
+    """A loader with ``drop_last=True`` leaves the last batch of an epoch out, and ``--last-batch use`` asks for it."""
+
+    message = "the loader leaves out the last batch of an epoch (drop_last=True), which --last-batch use asks for"
+    hint = "make the loader with drop_last=False, or leave --last-batch out"
+
+
 class LastBatchNotUsed(Fault, code="E0453"):
     """Programs take as many samples as they were compiled for. A smaller batch is filled up with samples that do not count,
     which needs a loss that leaves some out and nothing else that reads all samples of a microbatch together."""

@@ -77,9 +77,10 @@ def command(*arguments: str) -> str:
     return done.stdout
 
 
-def trained(build: Path, steps: int) -> tuple[list[float], list[float]]:
+def trained(build: Path, steps: int, data: str = "synthetic") -> tuple[list[float], list[float]]:
     """Losses, and samples a second, of each step."""
-    found = [match.groups() for match in STEP.finditer(command("train", str(build), "--steps", str(steps)))]
+    told = command("train", str(build), "--steps", str(steps), "--data", data)
+    found = [match.groups() for match in STEP.finditer(told)]
     return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
 
 
@@ -139,9 +140,9 @@ def on_one(folder: Path, build: Path, asked: list[str]) -> Path:
     return out
 
 
-def measured(build: Path, steps: int, out: Path) -> dict[tuple[str, int], float]:
+def measured(build: Path, steps: int, out: Path, data: str = "synthetic") -> dict[tuple[str, int], float]:
     """Seconds of each pass of each stage on one rank: medians over the microbatches of the last step."""
-    command("train", str(build), "--steps", str(steps), "--out", str(out))
+    command("train", str(build), "--steps", str(steps), "--out", str(out), "--data", data)
     trace = json.loads((out / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     (track,) = {event["pid"] for event in trace if event["ph"] == "M" and event["args"].get("name") == "measured"}
     found: dict[tuple[str, int], list[float]] = {}

@@ -1,4 +1,5 @@
 """One rank's explicit training step against torch's autograd: ``python -m tests.bench.train_step [MODEL ..] [--rounds N]``.
+With ``--whole``: whole steps of ``dnnc train`` against plain PyTorch, of GPT-2, BERT, ResNet-20 and ViT (``train_whole``).
 
 A model (a small cnn, bert and gpt2 unless named) is differentiated and written as the file of a program on one device. Its
 step, with an update by adam, runs against the forward program under torch's autograd with ``torch.optim.Adam``: one microbatch,
@@ -35,6 +36,7 @@ from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.cost import CostPass
 from passes.training import TrainingPass
 from tests.bench.machine import header
+from tests.bench.train_whole import whole
 
 MODELS = {
     "cnn": "zoo:resnet50,batch=8,image=64,classes=10",
@@ -42,6 +44,8 @@ MODELS = {
     "gpt2": "zoo:gpt2,batch=8,layers=4,hidden=256,heads=4,vocab=1000",
 }
 """What is run where no model is named."""
+WHOLE = ["gpt2", "bert", "resnet20", "vit"]
+"""Of ``--whole``, where no model is named."""
 BATCH, ROWS = 8, 128
 """Of a model with symbolic dimensions: what ``batch`` is, and every other."""
 WORST = 1.1
@@ -222,11 +226,16 @@ def compare(name: str, spec: str, rounds: int) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--rounds", type=int, default=0, help="default: 9, with --whole 3")
+    parser.add_argument("--whole", action="store_true", help=f"of {', '.join(WHOLE)}")
+    parser.add_argument("--steps", type=int, default=10, help="with --whole: of a turn")
     parser.add_argument("--child", action="store_true")
     parser.add_argument("--clock", action="store_true", help="of a child: seconds on the clock")
     options = parser.parse_args()
+    if options.whole:
+        whole(options.models or WHOLE, options.steps, options.rounds or 3)
+    options.models, options.rounds = options.models or list(MODELS), options.rounds or 9
     if options.child:
         side, spec = options.models
         child(side, spec, options.rounds, options.clock)

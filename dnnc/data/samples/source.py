@@ -25,6 +25,7 @@ from dnnc.build.build import ValueInfo
 from dnnc.data.faults import (
     FunctionEnded,
     LastBatchNotUsed,
+    LastBatchOfLoader,
     ModuleNotFound,
     NoSuchFunction,
     NotAModuleName,
@@ -178,7 +179,7 @@ def _of_object(
     value: Any, inputs: Inputs, module: Module, seed: int, microbatches: int, last: str, where: str, *, once: bool = False
 ) -> Data:
     """The data of a dataset, a loader, or another iterable that is read anew in each epoch, or ``once``."""
-    batches = replace(_batches(inputs, microbatches, _last(value, last)), any_size=once)
+    batches = replace(_batches(inputs, microbatches, _last(value, last, where, once=once)), any_size=once)
     if is_loader(value) or is_dataset(value):
         dataset = Dataset.of(value, inputs, batches, where, seed)
         if not once:
@@ -245,8 +246,11 @@ def _batches(inputs: Inputs, microbatches: int, last: str) -> Batches:
     return Batches(inputs.units, microbatches, last or DROP)
 
 
-def _last(given: Any, last: str) -> str:
-    """What becomes of the last batch: as was said, or as a loader says."""
+def _last(given: Any, last: str, where: str, *, once: bool) -> str:
+    """What becomes of the last batch: as was said, or as a loader says. Raises InvalidInput for a loader that leaves the last
+    batch out, where it was said to be used; ``once``: of an evaluation, for which nothing is said."""
+    if last == USE and not once and getattr(given, "drop_last", False) is True:
+        raise InvalidInput(LastBatchOfLoader(), where=where)
     return last or (USE if getattr(given, "drop_last", True) is False else DROP)
 
 

@@ -203,6 +203,24 @@ def test_recomputation_that_saves_nothing(
     assert (told in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize(
+    ("decay", "warned"),
+    [
+        ((), True),
+        (("--weight-decay", "0.1"), False),
+        (("--optimizer", "adamw"), False),
+        (("--group", "*,weight-decay=1"), False),
+    ],
+)
+def test_no_decay_where_nothing_decays(
+    decay: tuple[str, ...], warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Adam has no weight decay unless it is told one, so --no-decay alone changes nothing."""
+    asked = ["--objective", "training", "--plan-only", "--loss", "mse:y", "--no-decay", *decay]
+    assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked]) == 0
+    assert ("--no-decay: warning[W1032]: no weight decays" in capsys.readouterr().err) == warned
+
+
 def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of both passes and updates on all devices; what was proven with recomputation says nothing of steps without it."""
     model = ["zoo:mlp,layers=6,hidden=256,batch=128", "-t", "preset:cpu-4,cores=4", "--loss", "mse:y", "--plan-only", "-q"]

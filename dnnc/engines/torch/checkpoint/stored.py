@@ -38,12 +38,23 @@ INDEX = "index.json"
 _INDEX_BYTES = 1 << 24
 _FORMAT = 1
 _FILE = re.compile(r"rank[0-9]{1,9}\.safetensors")
+_SHOWN = 5
+"""Of many checkpoints in a folder the last ones are named."""
 _HINT = "checkpoints are folders stepN, or files stepN.safetensors of earlier versions"
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder looks like a whole checkpoint."""
     return (folder / INDEX).is_file()
+
+
+def _inside(folder: Path) -> str:
+    """Which checkpoints a folder holds, as a hint; empty where it holds none."""
+    try:
+        names = sorted((path.name for path in folder.iterdir() if is_checkpoint(path)), key=lambda name: (len(name), name))
+    except OSError:
+        return ""
+    return f"it holds the checkpoints {', '.join(names[-_SHOWN:])}: {folder / names[-1]} is one" if names else ""
 
 
 def file_of(rank: int) -> str:
@@ -69,7 +80,8 @@ class Checkpoint:
         """Raises InvalidInput for what is no checkpoint, or not all of one."""
         if not path.is_dir():
             return cls.of({"": OpenFile(open_input(path, "a checkpoint", hint=_HINT))}, str(path))
-        index = read_input(path / INDEX, "the index of a checkpoint", _INDEX_BYTES, hint=_HINT).decode("utf-8", "replace")
+        hint = _HINT if (path / INDEX).exists() else _inside(path) or _HINT
+        index = read_input(path / INDEX, "the index of a checkpoint", _INDEX_BYTES, hint=hint).decode("utf-8", "replace")
         names = _listed(index, str(path / INDEX))[1]
         opened = {name: OpenFile(open_input(path / name, "a part of the checkpoint")) for name in names}
         return cls.of(opened, str(path), index)

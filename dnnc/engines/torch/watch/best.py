@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dnnc.engines.torch.faults import FileNotWritten
+from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 from ir.system.files import read_input_text
 from ir.system.scratch import whole_file
@@ -46,9 +48,13 @@ class Best:
             {"step": step, **{name: value if math.isfinite(value) else None for name, value in metrics.items()}}
         )
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(self.folder / EVALUATIONS) as file:
-                file.write(("[" + ",".join(f"\n {json.dumps(one)}" for one in self.evaluations) + "\n]\n").encode())
+            path, text = self.folder / EVALUATIONS, ",".join(f"\n {json.dumps(one)}" for one in self.evaluations)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with whole_file(path) as file:
+                    file.write(f"[{text}\n]\n".encode())
+            except OSError as error:
+                raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(path)) from error
         return better
 
     @property

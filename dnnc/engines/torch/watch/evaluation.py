@@ -3,7 +3,8 @@
 Rank 0 computes the unsplit model, while the others wait: batch normalisation uses its running averages, dropouts drop nothing.
 Of a cross entropy the metrics are ``accuracy``, the fraction of labels that count whose class has the highest score, and
 ``perplexity``, exp(loss). The loss is the mean over all samples (over labels that count), so it does not depend on how samples
-are dealt to microbatches. A loss that the model computes itself is the mean over microbatches.
+are dealt to microbatches. A loss that the model computes itself is the mean over whole microbatches; ``left_out`` is then the
+number of samples behind the last of them, where there are any.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from passes.costs.learning import CROSS_ENTROPY, IGNORED
 _ENTROPY = "onnx.SoftmaxCrossEntropyLoss"
 
 Metrics = dict[str, float]
-"""``loss``, and for a cross entropy ``accuracy`` and ``perplexity``."""
+"""``loss``, and for a cross entropy ``accuracy`` and ``perplexity``; ``left_out``, samples that were not evaluated."""
 
 
 @dataclass
@@ -39,6 +40,7 @@ class _Sums:
     loss: float = 0.0
     count: int = 0
     right: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,13 @@ class Evaluation:
                 mark(f"evaluating microbatch {number}")
                 inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
                 self._add(sums, self.run({**values, **inputs}, CPU), counting)
+                if not self.losses.known and counting < 1.0:
+                    sums.left_out += round(counting * len(next(iter(arrays.values()))))
         if not sums.count:
             raise InvalidInput(NothingEvaluated(), where=self.source)
         loss = sums.loss / sums.count
         if self.losses.loss.kind != CROSS_ENTROPY:
-            return {"loss": loss}
+            return {"loss": loss, **({"left_out": float(sums.left_out)} if sums.left_out else {})}
         accuracy = {"accuracy": sums.right / sums.count} if self.scored else {}
         return {"loss": loss, **accuracy, "perplexity": math.exp(min(loss, 700.0))}
 

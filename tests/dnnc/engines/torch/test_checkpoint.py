@@ -278,6 +278,17 @@ def test_a_folder_that_is_a_file(path: Path) -> None:
     assert str(caught.value).startswith(f"{path}/step8.safetensors: error[E0726]: it cannot be written: ")
 
 
+def test_a_folder_of_checkpoints_names_them(tmp_path: Path) -> None:
+    """The folder that ``--checkpoint`` names is given in place of a checkpoint in it."""
+    for name in ("step2", "step10", "other"):
+        (tmp_path / name).mkdir()
+        if name != "other":
+            (tmp_path / name / "index.json").write_text("{}")
+    with pytest.raises(InvalidInput) as caught:
+        Checkpoint.open(tmp_path)
+    assert f"it holds the checkpoints step2, step10: {tmp_path}/step10 is one" in str(caught.value.diagnostics[0].hint)
+
+
 def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     before: list[weakref.ref[Any]] = []
 

@@ -261,6 +261,14 @@ def test_a_wrong_sample_ends_with_exit_code_3(build: Path, tmp_path: Path, capsy
     assert told in capsys.readouterr().err
 
 
+def test_a_loader_leaves_out_the_last_batch_that_is_to_be_used(
+    build: Path, people: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``drop_last=True`` of the loader against ``--last-batch use``: one of both is a mistake."""
+    assert main(["train", str(build), "--data", "people:dropping", "--last-batch", "use"]) == 3
+    assert "people:dropping: error[E0459]: the loader leaves out the last batch" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["shards", "people:loader"])
 def test_steps_with_a_smaller_last_batch_are_those_of_the_unsplit_model(

@@ -45,6 +45,13 @@ def run(folder: Path, build: Path, *more: str) -> int:
     return main([*arguments, *more])
 
 
+def test_evaluations_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(dnnc.InvalidInput) as caught:
+        Best(0, tmp_path / "file").add(1, {"loss": 2.0})
+    assert str(caught.value).startswith(f"{tmp_path}/file/evaluations.json: error[E0726]: it cannot be written: ")
+
+
 def test_when_weights_are_best_and_training_stops(tmp_path: Path) -> None:
     """A training that goes on after a stop decides as one without."""
     losses = [3.0, 2.0, 2.5, math.nan, 1.5, 1.5, 1.6, 1.7]
