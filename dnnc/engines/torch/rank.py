@@ -48,7 +48,7 @@ from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
 from ir.ops.optimizers import weight_of_state
-from ir.system.host import device_cores, local_cores, not_preempting
+from ir.system.host import device_cores, give_back_large_blocks, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing
 
@@ -177,6 +177,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
         raise InvalidInput(other, where=str(files.build.folder))
     mark = telling.doing
     mark(STARTING)
+    give_back_large_blocks()
     torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
     limit, patience = timedelta(seconds=max(options.timeout, START)), timedelta(seconds=options.timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -103,3 +104,27 @@ def test_only_threads_that_start_in_the_block_do_not_preempt() -> None:
         raise ValueError("an error")
     started()
     assert policies == [os.SCHED_BATCH, os.SCHED_OTHER]
+
+
+HELD = """
+from pathlib import Path
+from ir.system.host import give_back_large_blocks
+CALL
+resident = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+block = bytearray(8 << 20)
+del block  # glibc takes later blocks of this size from its heap
+before = resident()
+blocks = [bytearray(b"1" * (4 << 20)) for _ in range(20)]
+del blocks[:-1]
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="mallopt is glibc's")
+def test_large_blocks_go_back_to_the_system() -> None:
+    """Nineteen of twenty blocks of 4 MB are freed; the last one holds the end of glibc's heap."""
+    held = []
+    for call in ("", "give_back_large_blocks()"):
+        command = [sys.executable, "-c", "import os" + HELD.replace("CALL", call)]
+        held.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert held[1] < 20 < held[0], held
