@@ -1,0 +1,164 @@
+"""The search for decoding plans against every plan of small problems."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan
+from passes.partition.decoding.problem import dealt
+
+
+def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int, groups: tuple[int, int]) -> Decoding:
+    chance = np.random.default_rng(seed)
+    fixed, each = chance.uniform(0.5, 2, (len(counts), units)), chance.uniform(0, 0.5, (len(counts), units))
+    seconds = np.stack([fixed + size * each for size in batches])
+    hops = np.stack([chance.uniform(0, 1, units) + 0.1 * size for size in batches])
+    weights, caches = chance.integers(1, 5, units).astype(float), chance.integers(0, 3, units).astype(float)
+    memory = tuple(float(chance.integers(4, 30)) for _ in counts)
+    return Decoding(batches, seconds, weights, caches, hops, counts, memory, groups)
+
+
+def best_value(given: Decoding) -> float:
+    """Tokens per second of the best plan, by trying all: cuts, devices of each stage, batches, groups and their shares."""
+    best = 0.0
+    for cuts in itertools.chain(*(itertools.combinations(range(1, given.units), k) for k in range(given.units))):
+        ends = [*zip((0, *cuts), (*cuts, given.units), strict=True)]
+        for devices in assignments(len(ends), given.counts):
+            for number, size in enumerate(given.batches):
+                for groups in range(given.groups[0], given.groups[1] + 1):
+                    best = max(best, size / value(given, ends, devices, number, groups))
+    return best
+
+
+def assignments(stages: int, counts: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Of each device the stage that it works for, if any; one of those that differ in names alone."""
+    per_kind = [list(itertools.combinations_with_replacement(range(stages + 1), count)) for count in counts]
+    for homes in itertools.product(*per_kind):
+        found = tuple(tuple(own.count(stage) for own in homes) for stage in range(stages))
+        if all(any(own) for own in found):
+            yield found
+
+
+def value(
+    given: Decoding, ends: list[tuple[int, int]], devices: tuple[tuple[int, ...], ...], number: int, groups: int
+) -> float:
+    """The definition, with all ways to deal the groups. Of each stage a slow device may be left out for a shorter path, so
+    every pair of period and path counts."""
+    options = []
+    for (first, behind), own in zip(ends, devices, strict=True):
+        each = [kind for kind, count in enumerate(own) for _ in range(count)]
+        found = []
+        for shares in dealings(groups, len(each)):
+            weights, caches = given.weights[first:behind].sum(), given.caches[first:behind].sum()
+            held = [weights + share * given.batches[number] * caches for share in shares]
+            if any(share and size > given.memory[kind] for share, size, kind in zip(shares, held, each, strict=True)):
+                continue
+            seconds = [float(given.seconds[number, kind, first:behind].sum()) for kind in each]
+            period = max(share * one for share, one in zip(shares, seconds, strict=True)) / groups
+            path = max(one for share, one in zip(shares, seconds, strict=True) if share)
+            found.append((period, path + float(given.hops[number, first])))
+        options.append(found)
+    best = math.inf
+    for chosen in itertools.product(*options):
+        best = min(best, max(*(period for period, _ in chosen), math.fsum(path for _, path in chosen) / groups))
+    return best
+
+
+def dealings(groups: int, devices: int) -> Iterator[tuple[int, ...]]:
+    if devices == 1:
+        yield (groups,)
+        return
+    for share in range(groups + 1):
+        for rest in dealings(groups - share, devices - 1):
+            yield (share, *rest)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.sampled_from([(1,), (2,), (1, 1), (2, 1)]), st.sampled_from([(1,), (2, 4)]), st.integers(0, 10**6))
+def test_the_plan_is_the_best_of_all(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int) -> None:
+    asked = problem(units, counts, batches, seed, (1, 3))
+    found, best = best_plan(asked, gap=1e-6), best_value(asked)
+    if found is None:
+        assert best == 0
+        return
+    assert found.tokens_per_second == pytest.approx(best, rel=2e-6)
+    assert found.bound >= best * (1 - 1e-12)
+    checked(asked, found)
+
+
+def checked(asked: Decoding, plan: DecodingPlan) -> None:
+    """The plan is one, and is worth what it says."""
+    number, path, periods = asked.batches.index(plan.batch), 0.0, []
+    assert [stage.first for stage in plan.stages] == [0, *(stage.behind for stage in plan.stages)][:-1]
+    assert plan.stages[-1].behind == asked.units
+    for kind, count in enumerate(asked.counts):
+        assert sum(stage.devices[kind] for stage in plan.stages) <= count
+    for stage in plan.stages:
+        assert tuple(map(len, stage.shares)) == stage.devices
+        assert sum(map(sum, stage.shares)) == plan.groups
+        slowest = 0.0
+        for kind, shares in enumerate(stage.shares):
+            seconds = float(asked.seconds[number, kind, stage.first : stage.behind].sum())
+            for share in shares:
+                held = share * plan.batch * asked.caches[stage.first : stage.behind].sum()
+                assert not share or asked.weights[stage.first : stage.behind].sum() + held <= asked.memory[kind]
+                periods.append(share * seconds / plan.groups)
+                slowest = max(slowest, seconds if share else 0.0)
+        path += slowest + float(asked.hops[number, stage.first])
+    assert plan.value == pytest.approx(max(*periods, path / plan.groups))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 10**6), st.floats(1e-4, 0.3))
+def test_the_bound_holds_at_any_gap(units: int, seed: int, gap: float) -> None:
+    asked = problem(units, (2, 2), (1, 2, 8), seed, (1, 12))
+    near, exact = best_plan(asked, gap), best_plan(asked, 1e-6)
+    assert (near is None) == (exact is None)
+    if near is not None and exact is not None:
+        checked(asked, near)
+        assert exact.tokens_per_second <= near.bound * (1 + 1e-9)
+        assert near.gap <= gap * 1.01 + 1e-8
+
+
+def test_unlike_devices_share_a_stage_in_proportion_to_speed() -> None:
+    alone = Decoding((1,), np.array([[[1.0], [2.0]]]), np.ones(1), np.zeros(1), np.zeros((1, 1)), (1, 1), (9.0, 9.0), (6, 6))
+    found = best_plan(alone)
+    assert found is not None
+    assert found.stages[0].shares == ((4,), (2,))
+    assert found.tokens_per_second == pytest.approx(1.5)
+
+
+def test_caches_bound_groups_and_batches() -> None:
+    # A step takes as long for 4 sequences as for one; the device has room for the caches of 6.
+    asked = Decoding((1, 2, 4), np.ones((3, 1, 1)), np.ones(1), np.ones(1), np.zeros((3, 1)), (1,), (7.0,), (1, 8))
+    found = best_plan(asked)
+    assert found is not None
+    assert (found.batch, found.groups) == (4, 1)
+    none = replace(asked, memory=(1.5,))
+    assert best_plan(none) is None
+
+
+def test_one_user_goes_through_the_fastest_devices() -> None:
+    seconds = np.array([[[1.0, 1.0, 5.0], [3.0, 3.0, 1.0]]])
+    asked = Decoding((1,), seconds, np.ones(3), np.zeros(3), np.full((1, 3), 0.5), (1, 1), (9.0, 9.0))
+    found = fastest_plan(asked)
+    assert found is not None
+    assert found.value == pytest.approx(4.0)
+    assert [(stage.first, stage.behind, stage.devices) for stage in found.stages] == [(0, 2, (1, 0)), (2, 3, (0, 1))]
+
+
+@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=4), st.integers(1, 7))
+def test_groups_are_dealt_so_that_the_slowest_is_fastest(seconds: list[float], groups: int) -> None:
+    shares = dealt(seconds, [groups] * len(seconds), groups)
+    assert shares is not None
+    worst = max(share * one for share, one in zip(shares, seconds, strict=True))
+    ways = dealings(groups, len(seconds))
+    assert worst == pytest.approx(min(max(s * one for s, one in zip(way, seconds, strict=True)) for way in ways))
