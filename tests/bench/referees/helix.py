@@ -11,8 +11,10 @@ plan is simulated. Where each number comes from:
   set them. The region of a node is a column of ``plans.csv``, or that of its number in ``REGIONS``;
 - prompts of 750 and answers of 240 tokens on average, by which Helix's own planner counts the Azure conversation trace;
   exponential, cut at 2048 and 1024 tokens as the trace is there;
-- requests in flight: Helix's scheduler fills caches to 0.8; other schedulers do not look at caches (``serving.HEADROOM``, the
-  one number that was fitted, to the three rows of ``single24`` together: 4 to 6 give mean errors below 11 %, too).
+- requests in flight: Helix's scheduler fills caches to 0.8; other schedulers do not look at caches (``serving.HEADROOM``).
+
+Two numbers were fitted, to the three rows of ``single24`` together: ``HEADROOM`` (4 to 6 give mean errors below 11 %, too) and
+the bytes of workspace. The rules of requests in flight and the exponential lengths were chosen with these rows in view.
 
 Then, for each model on a cluster of one region, a plan of ours (``passes.partition.decoding``): groups of sequences in flight,
 whose step has its part of the prompts, caches of average length filled to 0.8. The simulation judges it and theirs alike, with
