@@ -28,9 +28,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dnnc(*arguments: str, limit: Callable[[], None] | None = None, **environment: str) -> tuple[int, str]:
-    """Exit code and what was said, of a command whose process has limits."""
+    """Exit code and what was said, of a command whose process has limits. It writes no bytecode: a limit on the size of files
+    would leave half of it to all that start later."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "dnnc", *arguments],
+        [sys.executable, "-P", "-B", "-m", "dnnc", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
