@@ -46,6 +46,7 @@ DOORS = {
     "ray": ("dnnc/engines/cluster/nodes/ray_cluster.py",),
     "zmq": ("dnnc/engines/cluster/*",),
     "safetensors": ("dnnc/engines/torch/*",),
+    "tokenizers": ("dnnc/cli/commands/generate.py",),
     "typer": ("dnnc/cli/*",),
     "rich": ("dnnc/cli/*", "dnnc/report/*"),
     "numpy": ("*",),

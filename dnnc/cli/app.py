@@ -47,6 +47,7 @@ _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("compile", "compile.compile_", USE, "Plan a model for machines and write its programs."),
     ("run", "execute.run", USE, "Run a build, one process per device."),
     ("check", "execute.check", USE, "Compare a build with the unsplit model."),
+    ("generate", "generate.generate", USE, "Go on with a text, token by token, by a language model."),
     ("train", "train.train", USE, "Train a build, one process per device."),
     ("export", "export.export", USE, "Write a model with the weights of a checkpoint, as ONNX."),
     ("inspect", "inspect.inspect_", LOOK, "Show what a model, an IR text or a build holds."),

@@ -172,6 +172,54 @@ class PyTorchMissing(Fault, code="E0118"):
     hint = "pip install 'dnnc[train]'"
 
 
+# generate
+
+
+class NoPrompt(Fault, code="E0148"):
+    """An answer follows from a prompt."""
+
+    message = "there is no prompt"
+    hint = "--prompt TEXT --tokenizer tokenizer.json, or --ids 1,2,3"
+
+
+class TokenizerNeeded(Fault, code="E0149"):
+    """A text becomes tokens by the tokenizer of its model."""
+
+    message = "a text needs a tokenizer"
+    hint = "--tokenizer tokenizer.json, which lies beside the model; or the prompt as --ids 1,2,3"
+
+
+class NotTokenIds(Fault, code="E0150"):
+    """Token ids are whole numbers with commas between them."""
+
+    message = "found '{found}', expected token ids such as 1,2,3"
+    found: str
+
+
+class TokenizerMissing(Fault, code="E0151"):
+    """Texts become tokens by the library tokenizers, which is not installed."""
+
+    message = "a tokenizer is read by the library tokenizers, which is not installed"
+    hint = "pip install 'dnnc[generate]'"
+
+
+class TokenizerUnreadable(Fault, code="E0152"):
+    """The file is no tokenizer.json."""
+
+    message = "it is no tokenizer: {reason}"
+    hint = "expected the tokenizer.json of the model"
+    reason: str
+
+
+class TokenizerOfOtherModel(Fault, code="E0153"):
+    """A tokenizer has tokens that the model does not know."""
+
+    message = "the tokenizer has token {last}; the model knows {vocabulary}"
+    hint = "expected the tokenizer.json of the model"
+    last: int
+    vocabulary: int
+
+
 # inspect, zoo, simulate
 
 

@@ -1,0 +1,165 @@
+"""``dnnc generate``: what a language model answers, token by token."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dnnc.cli.commands.execute import CoresOption, TimeoutOption
+from dnnc.cli.console import put, put_json
+from dnnc.cli.faults import (
+    NoPrompt,
+    NotTokenIds,
+    TokenizerMissing,
+    TokenizerNeeded,
+    TokenizerOfOtherModel,
+    TokenizerUnreadable,
+)
+from dnnc.cli.options import shared as opt
+from ir.core.diagnostics import InvalidInput, UsageError, visible
+
+if TYPE_CHECKING:
+    from dnnc.engines.onnxruntime.decoding.answers import Answer
+
+_HALF = "\ufffd"
+"""What a tokenizer gives for a character of which only some bytes are there."""
+
+
+def generate(
+    build: opt.BuildArgument,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", metavar="TEXT", help="A text to go on with. Repeatable.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer.json, of the library tokenizers."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ids", metavar="N,N..", help="A prompt as token ids; without --tokenizer the answer is ids too. Repeatable."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=opt.MOST, metavar="N", help="Tokens of an answer (default: what the context holds)."),
+    ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0.0, callback=opt.finite, metavar="NUMBER", help="0: the most likely token each time; else tokens are drawn."
+        ),
+    ] = 0.0,
+    top_k: Annotated[
+        int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Draw from the N most likely tokens (0: from all).")
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            callback=opt.finite,
+            metavar="NUMBER",
+            help="Draw from the fewest tokens that are so probable together (default: 1, all).",
+        ),
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Of random numbers; the next prompt has the next.")
+    ] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="N,N..", help="Tokens that end an answer. Repeatable.")
+    ] = None,
+    threads: CoresOption = None,
+    timeout: TimeoutOption = 600.0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Go on with each prompt by the language model of DIR, which was compiled with --context.
+
+    One answer is printed as it comes; several are generated together, and printed one after the other.
+    """
+    from dnnc.build.build import Build
+    from dnnc.build.elsewhere import require_here
+    from dnnc.engines.onnxruntime.decoding.answers import Request
+    from dnnc.engines.onnxruntime.decoding.decoder import Decoder
+    from dnnc.engines.onnxruntime.decoding.wiring import require_decoding
+    from dnnc.engines.onnxruntime.starter.starting import RunOptions
+    from ir.system.scratch import remove_dead_scratch
+
+    if not prompt and not ids:
+        raise UsageError(NoPrompt(), where="--prompt")
+    if prompt and tokenizer is None:
+        raise UsageError(TokenizerNeeded(), where="--prompt")
+    ends = [number for text in stop or () for number in _numbers(text, "--stop")]
+    prompts = [_numbers(text, "--ids") for text in ids or ()]
+    words = _tokenizer(tokenizer) if tokenizer is not None else None
+    if words is not None:
+        prompts = [words.encode(text).ids for text in prompt or ()] + prompts
+    remove_dead_scratch()
+    files = Build.open(build)
+    decoding = require_decoding(files)
+    if words is not None and (last := max(words.get_vocab().values(), default=0)) >= decoding.vocabulary:
+        raise InvalidInput(TokenizerOfOtherModel(last, decoding.vocabulary), where=str(tokenizer))
+    requests = [
+        Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends)
+        for number, tokens in enumerate(prompts)
+    ]
+    require_here(files.files)
+    with Decoder(files, RunOptions(threads=threads or 0, timeout=timeout or None)) as decoder:
+        answers = [decoder.ask(request) for request in requests]
+        told = [_told(answer, words, stream=not json and len(answers) == 1) for answer in answers]
+    if json:
+        put_json("generate", {"answers": [{"prompt": list(p), **one} for p, one in zip(prompts, told, strict=True)]})
+    elif len(told) > 1:
+        for one in told:
+            put(one.get("text", ",".join(map(str, one["ids"]))))
+
+
+def _told(answer: Answer, words: Any, *, stream: bool) -> dict[str, Any]:
+    """The answer as it is told: its ids, its text where there is a tokenizer, why it ended. ``stream``: printed as it comes."""
+    tokens: list[int] = []
+    shown = ""
+    for token in answer:
+        tokens.append(token)
+        if words is None:
+            piece = f"{',' if len(tokens) > 1 else ''}{token}"
+        else:
+            text = words.decode(tokens)
+            piece, shown = ("", shown) if text.endswith(_HALF) else (text[len(shown) :], text)
+        if stream and piece:
+            sys.stdout.write(visible(piece, lines=True))
+            sys.stdout.flush()
+    if stream:
+        rest = words.decode(tokens)[len(shown) :] if words is not None else ""
+        sys.stdout.write(visible(rest, lines=True) + "\n")
+    text = {"text": words.decode(tokens)} if words is not None else {}
+    return {"ids": tokens, **text, "reason": answer.reason}
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    """Token ids of ``1,2,3``. Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts):
+        raise UsageError(NotTokenIds(text[:40]), where=option)
+    return list(map(int, parts))
+
+
+def _tokenizer(path: Path) -> Any:
+    """A tokenizer of the library ``tokenizers``. Raises UsageError where that is missing, InvalidInput for no such file."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise UsageError(TokenizerMissing(), where="--tokenizer") from None
+    from ir.system.files import open_input
+
+    with open_input(path, "a tokenizer") as file:
+        data = file.read()
+    try:
+        return Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library raises plain exceptions
+        raise InvalidInput(TokenizerUnreadable(str(error)[:200]), where=str(path)) from None
+
+
+__all__ = ["generate"]

@@ -1,0 +1,89 @@
+"""``dnnc generate``: answers of a language model as text or ids, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import dnnc
+from dnnc.cli import main
+
+WORDS = 256
+LLAMA = "zoo:llama-7b,layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,cache=inplace,context=32,batch=2"
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = str(tmp_path_factory.mktemp("generate") / "build")
+    options = ["--context", "32", "--batch", "2", "--groups", "2", "--stages", "2", "-q"]
+    assert main(["compile", LLAMA, "-t", "preset:cpu-2", "-o", out, *options]) == 0
+    return out
+
+
+def tokenizer(folder: Path, words: int = WORDS) -> str:
+    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    return str(folder / "tokenizer.json")
+
+
+def expected(build: str, *ids: int, **options: float) -> list[int]:
+    with dnnc.load(build).start() as session:
+        return list(session.generate(ids, max_tokens=6, **options))
+
+
+def test_ids(build: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", build, "--ids", "1,2,3", "--max-tokens", "6"]) == 0
+    assert capsys.readouterr().out == ",".join(map(str, expected(build, 1, 2, 3))) + "\n"
+
+
+def test_a_text_is_gone_on_with(build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tokenizer", tokenizer(tmp_path)]
+    assert main(["generate", build, "--prompt", "w1 w2 w3", "--max-tokens", "6", *words]) == 0
+    assert capsys.readouterr().out == " ".join(f"w{token}" for token in expected(build, 1, 2, 3)) + "\n"
+
+
+def test_several_prompts_as_json(build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = ["--temperature", "1.5", "--top-k", "20", "--top-p", "0.9", "--seed", "5", "--max-tokens", "6"]
+    more = ["--prompt", "w9", "--ids", "1,2,3", "--ids", "7", "--tokenizer", tokenizer(tmp_path), "--json"]
+    assert main(["generate", build, *drawn, *more]) == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
+    assert [answer["prompt"] for answer in answers] == [[9], [1, 2, 3], [7]]
+    for number, answer in enumerate(answers):
+        ids = expected(build, *answer["prompt"], temperature=1.5, top_k=20, top_p=0.9, seed=5 + number)
+        assert answer["ids"] == ids
+        assert answer["text"] == " ".join(f"w{token}" for token in ids)
+        assert answer["reason"] == "length"
+
+
+def test_a_token_that_ends_the_answer(build: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = expected(build, 1, 2, 3)
+    assert main(["generate", build, "--ids", "1,2,3", "--stop", str(tokens[3]), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answers"][0]
+    assert (answer["ids"], answer["reason"]) == (tokens[: tokens.index(tokens[3])], "stop")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "there is no prompt"),
+        (["--prompt", "a"], 2, "a text needs a tokenizer"),
+        (["--ids", "1,x"], 2, "found '1,x', expected token ids"),
+        (["--ids", "1,256"], 3, "token 256 is none of the model's, which are 0 to 255"),
+        (["--ids", ",".join(["1"] * 32)], 3, "the prompt has 32 tokens"),
+        (["--ids", "1", "--top-p", "0"], 2, "top_p is 0"),
+        (["--ids", "1", "--tokenizer", "{folder}/none.json"], 3, "none.json"),
+        (["--ids", "1", "--tokenizer", "{folder}/bad.json"], 3, "it is no tokenizer"),
+        (["--ids", "1", "--tokenizer", "{folder}/tokenizer.json"], 3, "the tokenizer has token 299; the model knows 256"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], code: int, words: str, build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer(tmp_path, 300)
+    (tmp_path / "bad.json").write_text("{}")
+    assert main(["generate", build, *(part.format(folder=tmp_path) for part in arguments)]) == code
+    assert words in capsys.readouterr().err
