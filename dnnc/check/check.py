@@ -85,6 +85,11 @@ def check_build(
         raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
     if options.cluster is None:
         require_providers(build)
+    if build.decoding is not None and build.decoding.generates:
+        from dnnc.check.tokens import check_tokens
+
+        settings = RunOptions(threads=options.threads, optimize=options.optimize)
+        return check_tokens(build, settings, options.tolerance, options.seed or 0, progress)
     module = build.program()
     random_inputs = False
     if options.inputs is None:

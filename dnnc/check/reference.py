@@ -62,11 +62,17 @@ def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[R
     original = _original(build, names, scratch)
     if isinstance(original, Reference):
         yield original
+    if (own := own_copy(build, names)) is not None:
+        yield own
+
+
+def own_copy(build: Build, names: tuple[str, ...]) -> Reference | None:
+    """``annotated.onnx`` as a reference for these values; None where it does not open."""
+    title = "annotated.onnx, the unsplit model of the build"
     try:
-        title = "annotated.onnx, the unsplit model of the build"
-        yield _open(build.files.read(ANNOTATED), "protobuf", build.files.files_for(ANNOTATED), names, title, False)
+        return _open(build.files.read(ANNOTATED), "protobuf", build.files.files_for(ANNOTATED), names, title, False)
     except Exception:  # errors of protobuf have no types; models over 2 GB it cannot write
-        return
+        return None
 
 
 def why_not_the_original(build: Build) -> str:

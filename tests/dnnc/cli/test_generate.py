@@ -9,6 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import dnnc
+from dnnc.build.build import Build
+from dnnc.check.tokens import Whole
 from dnnc.cli import main
 
 WORDS = 256
@@ -87,3 +89,25 @@ def test_what_is_refused(
     (tmp_path / "bad.json").write_text("{}")
     assert main(["generate", build, *(part.format(folder=tmp_path) for part in arguments)]) == code
     assert words in capsys.readouterr().err
+
+
+def test_a_check_compares_tokens_with_the_unsplit_model(build: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", build]) == 0
+    told = capsys.readouterr().out
+    assert told.count(" ok ") == 4
+    assert "the stages agree with the build's own copy of the model" in told
+
+
+def test_another_token_is_noticed(build: str) -> None:
+    """At each place of an answer, for each sequence of a group."""
+    opened, answers = Build.open(build), [expected(build, 1, 2, 3), expected(build, 7)]
+    assert opened.decoding is not None
+    whole = Whole(opened, opened.decoding)
+    assert all(found <= allowed for found, allowed, _ in whole.differences([[1, 2, 3], [7]], answers))
+    for sequence, answer in enumerate(answers):
+        for place, token in enumerate(answer):
+            other = [list(one) for one in answers]
+            other[sequence][place] = (token + 1) % WORDS
+            found, allowed, number = whole.differences([[1, 2, 3], [7]], other)[sequence]
+            assert found > allowed
+            assert number >= place
