@@ -8,6 +8,7 @@ warning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,9 +23,11 @@ from dnnc.compile.options import asks_training
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.core.module import Func, Module, Stage
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Plan, Schedule, Stage
 from ir.core.ops import Op
-from ir.core.types import UNKNOWN, Dim, TensorType, Type
+from ir.core.types import UNKNOWN, Dim, TensorType, Type, type_bytes
+from ir.text.units import bytes_text, count_text, seconds_text
 from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
@@ -223,6 +226,39 @@ def _crossing(module: Module) -> set[tuple[str, int, int]]:
         for op in stage.ops
         if op.name == "comm.send"
     }
+
+
+def with_tokens(plan: Plan, module: Module) -> Plan:
+    """The plan of a step, whose certificate tells what a person who waits for tokens asks: tokens a second of all sequences
+    together, seconds from one token of a sequence to its next, bytes of caches on each device, and what would help.
+
+    A step of a group of b sequences takes ``latency`` through all stages, and the slowest stage is busy for ``value`` of it. So
+    G groups in turn make ``b min(1 / value, G / latency)`` tokens a second."""
+    facts, schedule = {key: one.value for key, one in module.entry.attributes}, module.first(Schedule)
+    (ids,) = (arg for arg in module.entry.args if arg.name == f"%{facts['decoding.ids']}")
+    batch = ids.type.shape[0] if isinstance(ids.type, TensorType) and ids.type.shape else 1
+    states, resources = module.states, module.resources
+    groups = max((state.sets for state in states.values()), default=1)
+    if schedule is None or not isinstance(batch, int) or plan.value <= 0:
+        return plan
+    latency = max(schedule.latency, plan.value)
+    every = max(plan.value, latency / groups)
+    held: dict[int, int] = {}
+    stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name[0] == "@"}
+    for name, state in states.items():
+        if (facet := stages.get(name)) is not None:
+            size = state.sets * (type_bytes(resources[name].type) or 0)
+            held[facet.stages[0]] = held.get(facet.stages[0], 0) + size
+    caches = ", ".join(f"{bytes_text(held.get(row.index, 0))} on {','.join(row.devices)}" for row in plan.stages)
+    told = [
+        f"{count_text(batch / every)} tokens a second: {groups} group{'s' if groups > 1 else ''} of {batch} in turn, "
+        f"{seconds_text(groups * every)} from a token to the next of its sequence",
+        f"caches: {caches}",
+    ]
+    enough = math.ceil(latency / plan.value * (1 - 1e-9))
+    if groups < enough:
+        told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / plan.value)} a second")
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "tokens": "; ".join(told)}.items())))
 
 
 __all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states"]

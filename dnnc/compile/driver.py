@@ -364,6 +364,10 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     noted = _noted(noted, update=update)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
+    if options.context is not None:
+        from dnnc.compile.decoding import with_tokens
+
+        certified = with_tokens(certified, module)
     certified = with_witness(certified, module, topology, *proven(plan, pipeline, context))
     module = module.replace(plan, certified)
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, passes, clock)

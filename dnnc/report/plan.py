@@ -79,6 +79,7 @@ def plan_headline(plan: Plan) -> str:
             lines.append(f"  {callers} {plan.minimises.per}")
     else:
         lines.append("  the model fits no single device")
+    lines += [f"  {line}" for line in dict(plan.certificate).get("tokens", "").split("; ") if line]
     if seconds := dict(plan.certificate).get("profile"):
         lines.append(f"  of a profile: {seconds}")
     if origins := dict(plan.certificate).get("seconds"):

@@ -12,6 +12,7 @@ import dnnc
 from dnnc.build.build import Build
 from dnnc.check.tokens import Whole
 from dnnc.cli import main
+from ir.text.units import bytes_text, count_text, seconds_text
 
 WORDS = 256
 LLAMA = "zoo:llama-7b,layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,cache=inplace,context=32,batch=2"
@@ -111,3 +112,19 @@ def test_another_token_is_noticed(build: str) -> None:
             found, allowed, number = whole.differences([[1, 2, 3], [7]], other)[sequence]
             assert found > allowed
             assert number >= place
+
+
+@pytest.mark.parametrize(("groups", "waits"), [(1, True), (2, False)])
+def test_what_a_plan_says_of_tokens(groups: int, waits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups keep both stages busy where there are as many as a step takes times as long as its slowest stage."""
+    options = ["--context", "32", "--batch", "2", "--groups", str(groups), "--stages", "2", "--json"]
+    assert main(["compile", LLAMA, "-t", "preset:cpu-2", "-o", str(tmp_path / "build"), *options]) == 0
+    told = json.loads(capsys.readouterr().out)["certificate"]["tokens"].split("; ")
+    built = Build.open(tmp_path / "build")
+    latency, slowest = built.schedule.latency, built.plan.value
+    every = max(slowest, latency / groups)
+    assert told[0].startswith(f"{count_text(2 / every)} tokens a second: {groups} group")
+    assert told[0].endswith(f"{seconds_text(groups * every)} from a token to the next of its sequence")
+    each = bytes_text(groups * 2 * 2 * 2 * 32 * 16 * 4)  # keys and values, of one layer of each stage
+    assert told[1] == f"caches: {each} on cpu0, {each} on cpu1"
+    assert waits == any("--groups 2 would make" in text for text in told)
