@@ -1,9 +1,9 @@
 """Builds that take any size in a range: ``--dim seq=1..512``.
 
-The plan is made for the largest sizes. Then the model is read again with these dimensions open, and simplified as far as that
-goes; its ops get the stages of the plan (``passes.plan.other_sizes``). Its programs compute shapes, masks and positions from
-what they are given, and what crosses between stages has the size that it has. The module keeps each range as an attribute,
-``size.NAME = [least, most]``.
+The plan is made for the largest sizes. Then the model is read again with these dimensions open, and what does not depend on
+them is simplified; its ops get the stages of the plan (``passes.plan.other_sizes``). Its programs compute shapes, masks and
+positions from what they are given, and what crosses between stages has the size that it has. The module keeps each range as
+an attribute, ``size.NAME = [least, most]``.
 """
 
 from __future__ import annotations
