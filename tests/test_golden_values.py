@@ -73,6 +73,7 @@ NOT_RUN: dict[str, Reason] = {
     "passes/states/recurrent": Reason.STEPS,
     "passes/training/batchnorm_dropout": Reason.TRAINS,
     "passes/training/dropout": Reason.TRAINS,
+    "passes/unfuse/packed": Reason.TYPES,
 }
 
 NO_MEMBERS = {"passes/expand/variants", "passes/fold/variants", "passes/schedule/training_step"}

@@ -10,7 +10,16 @@ from tests.ir.layout_rules.harness import Array, Case
 from tests.ir.layout_rules.making import Maker
 
 
-def attention(m: Maker) -> Case:
+def trained_attention(m: Maker) -> Case:
+    """Attention as it trains: without a cap of scores and caches, which inference has."""
+    return attention(m, ("plain",), ({},))
+
+
+def attention(
+    m: Maker,
+    forms: tuple[str, ...] = ("plain", "plain", "past", "lengths"),
+    caps: tuple[dict[str, Any], ...] = ({}, {"softcap": 5.0}),
+) -> Case:
     batch, shared, repeat, rows, keys, width = (
         m.length(1, 2, 4),
         m.pick(1, 2, 4),
@@ -20,8 +29,8 @@ def attention(m: Maker) -> Case:
         4,
     )
     shapes = [(batch, shared * repeat, rows, width), (batch, shared, keys, width), (batch, shared, keys, width)]
-    form = m.pick("plain", "plain", "past", "lengths")
-    attributes: dict[str, Any] = m.pick({}, {"softcap": 5.0})
+    form = m.pick(*forms)
+    attributes: dict[str, Any] = dict(m.pick(*caps))
     past = 3 if form == "past" else 0
     masked = m.floats(*m.broadcast((batch, shared * repeat)), rows, keys + past) if m.flag() else None
     caches = [m.floats(batch, shared, past, width) if past else None for _ in range(2)]

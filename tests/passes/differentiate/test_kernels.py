@@ -20,6 +20,7 @@ from ir.text.dense import dense_data
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.prepare.cost import CostPass
+from tests.ir.layout_rules.attention_cases import trained_attention
 from tests.ir.layout_rules.cases import CASES
 from tests.ir.layout_rules.harness import Case, type_of, whole
 from tests.ir.layout_rules.making import Make, Maker
@@ -275,7 +276,7 @@ def recurrent(name: str) -> Make:
 
 
 MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
-    "attention": (CASES["onnx.Attention"], (0, 1, 2)),
+    "attention": (trained_attention, (0, 1, 2)),
     "attention with past": (with_past, (0, 1, 2, 4, 5)),
     "average pool": (pool("AveragePool"), (0,)),
     "batch norm, frozen": (batch_norm(False), (0, 1, 2)),
