@@ -244,7 +244,7 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
     latency = max(schedule.latency, plan.value)
     every = max(plan.value, latency / groups)
     held: dict[int, int] = {}
-    stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name[0] == "@"}
+    stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name.startswith("@")}
     for name, state in states.items():
         if (facet := stages.get(name)) is not None:
             size = state.sets * (type_bytes(resources[name].type) or 0)
