@@ -17,15 +17,11 @@ Invariants:
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import threading
 from collections import deque
 from copy import copy
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,14 +36,11 @@ from dnnc.engines.onnxruntime.decoding.wire import (
     float_bits,
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
-from dnnc.engines.onnxruntime.errors import Lost
-from dnnc.engines.onnxruntime.faults import SessionClosed
 from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Pipeline
+from dnnc.engines.onnxruntime.starter.served import Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
-from dnnc.engines.onnxruntime.starter.stream import FeedQueue
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.onnx.elements import BY_NAME
-from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
@@ -85,68 +78,25 @@ class Group:
         return sum(place.answer is not None for place in self.places)
 
 
-class Decoder:
+class Decoder(Served[Answer]):
     """``with Decoder(build) as decoder: list(decoder.ask(request))``."""
 
-    def __init__(
-        self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None, *, logits: bool = False
-    ) -> None:
+    def __init__(self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None) -> None:
         """``processes``: as of a ``Pipeline``. Raises as ``Pipeline``, and InvalidInput for a build that does not generate."""
         self.decoding = require_decoding(build)
-        self._pipeline = Pipeline(decoding_build(build), options, processes)
+        super().__init__(Pipeline(decoding_build(build), options, processes), "dnnc-decoder")
         batch = range(self.decoding.batch)
         self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
-        self._inbox: SimpleQueue[Answer] = SimpleQueue()
         self._left: SimpleQueue[Answer] = SimpleQueue()
         self._under_way: deque[Group] = deque()
-        self._closing = False
-        self._error: BaseException | None = None
-        self._gate = threading.RLock()  # once ``_error`` is set, nothing is put into the inbox, and the pipe is not written to
-        self._thread = threading.Thread(target=self._serve, name="dnnc-decoder", daemon=True)
-
-    def __enter__(self) -> Decoder:
-        """Starts the devices. Raises as ``Pipeline.__enter__``."""
-        self._pipeline.__enter__()
-        try:
-            self._wakeup, self._waker = os.pipe()
-        except OSError:
-            self._pipeline.close()
-            raise
-        os.set_blocking(self._waker, False)
-        self._begin()
-        self._thread.start()
-        atexit.register(self.close)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """Process ids of the devices."""
-        return self._pipeline.processes
 
     def ask(self, request: Request) -> Answer:
         """The answer to a request, which waits for a free place. Raises what ended the decoder, UsageError where it is
         closed."""
         answer = Answer(request, self._leave)
-        with self._gate:
-            if self._error is None:
-                self._inbox.put(answer)
-                self._wake()
-                return answer
-        raise copy(self._error)
-
-    def close(self) -> None:
-        """Ends the devices; answers that have not ended have an error. May be called again, and from any thread."""
-        atexit.unregister(self.close)
-        with self._gate:
-            self._closing = True
-            if self._error is None:
-                self._wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._ask(answer)
+        return answer
 
     def _leave(self, answer: Answer) -> None:
         with self._gate:
@@ -154,50 +104,12 @@ class Decoder:
                 self._left.put(answer)
                 self._wake()
 
-    def _wake(self) -> None:
-        """Lets the thread look at its queues. Only while ``_gate`` is held and there is no ``_error``."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
-            os.write(self._waker, b"\0")
-
     # The thread of the decoder
-
-    def _serve(self) -> None:
-        error: BaseException = UsageError(SessionClosed())
-        try:
-            while not self._closing:
-                try:
-                    self._seat()
-                    for group in self._groups:
-                        if not group.busy and group.taken:
-                            self._feed(group)
-                    self._pipeline.busy = bool(self._under_way)
-                    for sink in self._pipeline.wait():
-                        self._collect(sink)
-                except EOFError:
-                    self._go_on(self._ended())
-                except Lost as lost:
-                    self._go_on(lost)
-        except BaseException as raised:
-            if not (self._closing and isinstance(raised, Lost)):
-                error = raised
-        error = copy(error)  # without its traceback, whose frames may refer to slots: their memory would stay mapped
-        with self._gate:
-            self._error = error
-        try:
-            self._pipeline.close()
-            os.close(self._wakeup)
-            os.close(self._waker)
-        finally:
-            seated = [place.answer for group in self._groups for place in group.places if place.answer is not None]
-            for answer in (*seated, *self._waiting, *_drained(self._inbox)):
-                answer.fail(copy(error))
 
     def _begin(self) -> None:
         """Uses the processes, which have just started: their caches are empty."""
+        super()._begin()
         self._tokens_from = next(sink for sink in self._pipeline.sinks if any(v.name == TOKENS for v in sink.side.edge.values))
-        self._feeds = [FeedQueue(end) for end in self._pipeline.feeds]
-        self._pipeline.wake_by(self._wakeup)
-        self._pipeline.busy = False
         self._pipeline.order(ENDLESS, False)
         self._under_way.clear()
         for group in self._groups:
@@ -205,29 +117,28 @@ class Decoder:
             for place in group.places:
                 place.cached, place.reset = 0, True
 
-    def _go_on(self, error: BaseException) -> None:
-        """Starts what was lost again; the caches are computed again. Raises any other error."""
-        while isinstance(error, Lost):
-            try:
-                self._pipeline.recover(error, lambda: self._closing)
-                self._begin()
-                return
-            except EOFError:
-                error = self._ended()
-        raise error
+    def _round(self) -> None:
+        self._seat()
+        for group in self._groups:
+            if not group.busy and group.taken:
+                self._feed(group)
+        self._pipeline.busy = bool(self._under_way)
+        for sink in self._pipeline.wait():
+            self._collect(sink)
 
-    def _ended(self) -> BaseException:
-        """Why a device has gone."""
-        try:
-            self._pipeline.raise_failure()
-        except BaseException as error:
-            return error
+    def _resume(self) -> None:
+        """Nothing: places keep their tokens, of which the caches have none now."""
+
+    def _fail(self, error: BaseException) -> None:
+        seated = [place.answer for group in self._groups for place in group.places if place.answer is not None]
+        for answer in (*seated, *self._waiting, *drained(self._inbox)):
+            answer.fail(copy(error))
 
     def _seat(self) -> None:
         """Ends answers that nobody wants, and gives free places to requests, in the order in which they came: in the group with
         the most of them, so that groups are equally full."""
-        self._waiting += _drained(self._inbox)
-        for answer in _drained(self._left):
+        self._waiting += drained(self._inbox)
+        for answer in drained(self._left):
             if answer in self._waiting:
                 self._waiting.remove(answer)
                 answer.end(CLOSED)
@@ -304,14 +215,6 @@ class Decoder:
         answer, place.answer = place.answer, None
         if answer is not None:
             answer.end(reason)
-
-
-def _drained(queue: SimpleQueue[Any]) -> list[Any]:
-    items = []
-    with contextlib.suppress(Empty):
-        while True:
-            items.append(queue.get_nowait())
-    return items
 
 
 __all__ = ["Decoder", "Group", "Place"]

@@ -26,24 +26,22 @@ def require_decoding(build: Build) -> Decoding:
     return decoding
 
 
-def decoding_build(build: Build, *, logits: bool = False) -> Build:
-    """The build with the inputs, outputs and messages of decoding in place of those of its step program. ``logits``: the last
-    stage sends them beside the tokens. Raises as ``require_decoding``."""
+def decoding_build(build: Build) -> Build:
+    """The build with the inputs, outputs and messages of decoding in place of those of its step program. Raises as
+    ``require_decoding``."""
     decoding = require_decoding(build)
     ids = decoding.batch * decoding.chunk
     control, words = _port(CONTROL, "int64", (1 + decoding.batch, WORDS)), _port(decoding.ids, "int64", (ids,))
-    outputs = [_port(TOKENS, "int64", (decoding.batch,))]
+    tokens = _port(TOKENS, "int64", (decoding.batch,))
     stages: list[StageProgram] = []
     for stage in build.stages:
         reads = any(port.name == decoding.ids for port in stage.inputs)
-        port = next((port for port in stage.outputs if port.name == decoding.logits), None)
-        if port is not None and logits:
-            outputs.append(_port(port.name, port.dtype, (ids * decoding.vocabulary,)))
+        draws = any(port.name == decoding.logits for port in stage.outputs)
         stages.append(
             replace(
                 stage,
                 inputs=(control, words) if reads else (control,),
-                outputs=tuple(outputs) if port is not None else (),
+                outputs=(tokens,) if draws else (),
                 receives=tuple(_longest(channel, decoding) for channel in stage.receives),
                 sends=tuple(_longest(channel, decoding) for channel in stage.sends),
             )
@@ -53,7 +51,7 @@ def decoding_build(build: Build, *, logits: bool = False) -> Build:
         (device, tuple(replace(action, microbatch=0) for action in actions)) for device, actions in build.schedule.rows
     )
     schedule = replace(build.schedule, rows=rows)
-    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=tuple(outputs), schedule=schedule)
+    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=(tokens,), schedule=schedule)
 
 
 def role_of(build: Build, stage: StageProgram) -> dict[str, Any]:

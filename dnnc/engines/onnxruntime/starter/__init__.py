@@ -4,5 +4,5 @@
   processes and the starter's ends of links; ``processes``: what a process says and how it ends;
 - ``pipeline``: a run of many microbatches, with its events; ``collector``: its outputs; ``results``: what it gives;
 - ``recovery``: goes on after a loss;
-- ``stream``: microbatches one by one, from any thread.
+- ``served``: a pipeline that a thread of its own serves; ``stream``: microbatches one by one, from any thread.
 """

@@ -1,7 +1,7 @@
 """A running build that takes microbatches one by one, from any thread, and hands out their outputs as futures.
 
-One thread of its own waits on the selector of the ``Pipeline``: for the devices, and for a pipe that ``submit`` writes to. It
-feeds the microbatches that were submitted, and sets each future once all outputs of its microbatch are there.
+Its thread (``served``) feeds the microbatches that were submitted, and sets each future once all outputs of its microbatch are
+there.
 
 Invariants:
 1. at most ``in_flight`` microbatches are submitted and not done; ``submit`` blocks beyond;
@@ -12,23 +12,18 @@ Invariants:
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import Build
-from dnnc.engines.onnxruntime.errors import Lost
-from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SessionClosed, SubmittedByCallback
+from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SubmittedByCallback
 from dnnc.engines.onnxruntime.starter.collector import Collector
 from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Failed, Pipeline
+from dnnc.engines.onnxruntime.starter.served import Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
 
@@ -54,19 +49,7 @@ class _Request:
     failed: Failed | None = None
 
 
-@dataclass(slots=True)
-class FeedQueue:
-    """A link to a device, and the microbatches that go through it, in order."""
-
-    end: StarterEnd
-    queue: deque[Mapping[str, Any]] = field(default_factory=deque)
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        while self.queue:
-            yield self.queue.popleft()
-
-
-class Stream:
+class Stream(Served[_Request]):
     """``with Stream(build) as stream: stream.submit(values).result()``. ``values``: each input's value as it travels
     (``codec.from_user``), which is not changed until the future is done."""
 
@@ -81,53 +64,15 @@ class Stream:
         ``Pipeline``. Raises as ``Pipeline``, and UsageError for a negative number."""
         if in_flight < 0:
             raise UsageError(NotSoManyInFlight(in_flight))
+        super().__init__(Pipeline(build, options, processes), "dnnc-stream")
         self.build = build
         self.in_flight = in_flight or IN_FLIGHT * len(build.devices)
-        self._pipeline = Pipeline(build, options, processes)
         self._room = threading.Semaphore(self.in_flight)
-        self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._requests: dict[int, _Request] = {}
         self._count = 0
         # Where no device works on one microbatch ahead of another, none waits for more than those that are fed: one order is
         # for all. Else the last microbatches would wait for later ones, so each is ordered when it is submitted.
         self._endless = all(not action.microbatch for _, actions in build.schedule.rows for action in actions)
-        self._closing = False
-        self._error: BaseException | None = None
-        self._gate = threading.RLock()  # once ``_error`` is set, nothing is put into the inbox, and the pipe is not written to
-        self._thread = threading.Thread(target=self._serve, name="dnnc-stream", daemon=True)
-
-    def __enter__(self) -> Stream:
-        """Starts the devices. Raises as ``Pipeline.__enter__``."""
-        self._pipeline.__enter__()
-        try:
-            self._wakeup, self._waker = os.pipe()
-        except OSError:
-            self._pipeline.close()
-            raise
-        os.set_blocking(self._waker, False)
-        self._begin()
-        self._thread.start()
-        atexit.register(self.close)
-        return self
-
-    def _begin(self) -> None:
-        """Uses the processes, which have just started."""
-        self._feeds = [FeedQueue(end) for end in self._pipeline.feeds]
-        self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
-        self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
-        self._count = 0
-        self._pipeline.wake_by(self._wakeup)
-        self._pipeline.busy = False
-        if self._endless:
-            self._pipeline.order(ENDLESS, False)
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    @property
-    def processes(self) -> tuple[int, ...]:
-        """Process ids of the devices."""
-        return self._pipeline.processes
 
     def submit(self, values: Mapping[str, Any], *, block: bool = True) -> Future[Outputs] | None:
         """The outputs by name of a microbatch, to come. Blocks while ``in_flight`` are under way; without ``block``, returns
@@ -139,92 +84,40 @@ class Stream:
             return None
         request = _Request(values, Future(), Collector(self.build))
         request.future.set_running_or_notify_cancel()  # what is under way cannot be cancelled
-        with self._gate:
-            error = self._error
-            if error is None:
-                self._inbox.put(request)
-                self._wake()
-        if error is not None:
+        try:
+            self._ask(request)
+        except BaseException:
             self._room.release()
-            raise copy(error)  # threads that raise one object share its traceback, which would grow with each call
+            raise
         return request.future
-
-    def close(self) -> None:
-        """Ends the devices; microbatches that are under way fail. May be called again, and from any thread; a callback of a
-        future does not wait for the end."""
-        atexit.unregister(self.close)
-        with self._gate:
-            self._closing = True
-            if self._error is None:
-                self._wake()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _wake(self) -> None:
-        """Lets the thread look at the inbox and at ``_closing``. Only while ``_gate`` is held and there is no ``_error``: the
-        number of a closed descriptor may be that of another file."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
-            os.write(self._waker, b"\0")
 
     # The thread of the stream
 
-    def _serve(self) -> None:
-        error: BaseException = UsageError(SessionClosed())
-        try:
-            while not self._closing:
-                try:
-                    self._feed(self._submitted())
-                    for sink in self._pipeline.wait():
-                        self._collect(sink)
-                    self._pipeline.busy = bool(self._requests)
-                except EOFError:
-                    self._go_on(self._ended())
-                except Lost as lost:
-                    self._go_on(lost)
-        except BaseException as raised:
-            if not (self._closing and isinstance(raised, Lost)):
-                error = raised
-        error = copy(error)  # without its traceback, whose frames may refer to slots: their memory would stay mapped
-        with self._gate:
-            self._error = error
-        try:
-            self._pipeline.close()
-            os.close(self._wakeup)
-            os.close(self._waker)
-        finally:
-            for request in (*self._requests.values(), *self._submitted()):
-                self._done(request, copy(error))
-            self._requests.clear()
+    def _begin(self) -> None:
+        super()._begin()
+        self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
+        self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
+        self._count = 0
+        if self._endless:
+            self._pipeline.order(ENDLESS, False)
 
-    def _go_on(self, error: BaseException) -> None:
-        """Starts what was lost again and feeds the microbatches that are not done; raises any other error."""
-        while isinstance(error, Lost):
-            try:
-                self._pipeline.recover(error, lambda: self._closing)
-                self._begin()
-                requests = [self._requests[number] for number in sorted(self._requests)]
-                self._requests.clear()
-                for request in requests:
-                    request.collector, request.failed = Collector(self.build), None
-                self._feed(requests)
-                return
-            except EOFError:
-                error = self._ended()
-        raise error
+    def _round(self) -> None:
+        self._feed(drained(self._inbox))
+        for sink in self._pipeline.wait():
+            self._collect(sink)
+        self._pipeline.busy = bool(self._requests)
 
-    def _ended(self) -> BaseException:
-        """Why a device has gone."""
-        try:
-            self._pipeline.raise_failure()
-        except BaseException as error:
-            return error
+    def _resume(self) -> None:
+        requests = [self._requests[number] for number in sorted(self._requests)]
+        self._requests.clear()
+        for request in requests:
+            request.collector, request.failed = Collector(self.build), None
+        self._feed(requests)
 
-    def _submitted(self) -> Iterator[_Request]:
-        while True:
-            try:
-                yield self._inbox.get_nowait()
-            except Empty:
-                return
+    def _fail(self, error: BaseException) -> None:
+        for request in (*self._requests.values(), *drained(self._inbox)):
+            self._done(request, copy(error))
+        self._requests.clear()
 
     def _feed(self, requests: Iterable[_Request]) -> None:
         """Feeds microbatches, and orders them first where each microbatch is ordered alone. Raises EOFError where a device has
@@ -280,4 +173,4 @@ class Stream:
             request.future.set_result({port.name: outputs[port.name] for port in self.build.outputs})
 
 
-__all__ = ["IN_FLIGHT", "FeedQueue", "Stream"]
+__all__ = ["IN_FLIGHT", "Stream"]
