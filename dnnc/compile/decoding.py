@@ -33,7 +33,7 @@ from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
 from passes.plan.other_sizes import cut_alike
-from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, array_of, caches, named
+from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, array_of, caches, is_mask, is_positions, named
 from passes.prepare.states.faults import CacheNotInPlace
 from passes.programs.lower import LowerPass
 
@@ -123,7 +123,7 @@ def check_past(module: Module, options: CompileOptions, context: PassContext) ->
 def _constants(module: Module) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
     """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements."""
     resources = module.resources
-    looked_up = not any("position" in arg.name for arg in module.entry.args)
+    looked_up = not any(is_positions(arg.name) for arg in module.entry.args)
     for op in module.entry.ops:
         for number, name in enumerate(op.operands if op.results else ()):
             array = array_of(resources[name]) if name in resources else None
@@ -155,7 +155,7 @@ def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context:
         shape = _shape(type_)
         if name not in {pair.source for pair in pairs} and shape:
             _bind(found, shape[0], batch)
-            _bind(found, shape[-1], context if "mask" in name else step)
+            _bind(found, shape[-1], context if is_mask(name) else step)
     return found
 
 
@@ -193,6 +193,10 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         return None
     chunk = min(options.chunk or CHUNK, options.context - 1)
     if chunk <= 1:
+        return None
+    if recurrent := [state.result for state in planned.states.values() if state.axis is None]:
+        reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
+        context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
         return None
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     try:
@@ -234,17 +238,16 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
 
     A step of a group of b sequences takes ``latency`` through all stages, and the slowest stage is busy for ``value`` of it. So
     G groups in turn make ``b min(1 / value, G / latency)`` tokens a second."""
-    facts, schedule = {key: one.value for key, one in module.entry.attributes}, module.first(Schedule)
-    (ids,) = (arg for arg in module.entry.args if arg.name == f"%{facts['decoding.ids']}")
-    batch = ids.type.shape[0] if isinstance(ids.type, TensorType) and ids.type.shape else 1
-    states, resources = module.states, module.resources
-    groups = max((state.sets for state in states.values()), default=1)
-    if schedule is None or not isinstance(batch, int) or plan.value <= 0:
+    entry, schedule, states, resources = module.entry, module.first(Schedule), module.states, module.resources
+    facts = {key: one.value for key, one in entry.attributes}
+    ids = next((_shape(arg.type) for arg in entry.args if arg.name == f"%{facts.get('decoding.ids')}"), ())
+    if schedule is None or not ids or not isinstance(ids[0], int) or plan.value <= 0:
         return plan
+    batch, groups = ids[0], max((state.sets for state in states.values()), default=1)
     latency = max(schedule.latency, plan.value)
     every = max(plan.value, latency / groups)
     held: dict[int, int] = {}
-    stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name.startswith("@")}
+    stages = {name: op.facet(StageSet) for op in entry.ops for name in op.operands if name.startswith("@")}
     for name, state in states.items():
         if (facet := stages.get(name)) is not None:
             size = state.sets * (type_bytes(resources[name].type) or 0)
@@ -261,4 +264,4 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "tokens": "; ".join(told)}.items())))
 
 
-__all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states"]
+__all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states", "with_tokens"]

@@ -31,14 +31,15 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import renamed as renamed_ops
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.decoder import Decoder
+from passes.prepare.states.decoder import ATTENTION, GROUP_QUERY, Decoder
 from passes.prepare.states.faults import CacheNotInPlace, NoStates
 from passes.prepare.states.masks import array_of
 from passes.prepare.states.opset import raised
-from passes.prepare.states.pairs import Pair, caches, named, recurrent
+from passes.prepare.states.pairs import Pair, caches, is_mask, is_positions, named, recurrent
 
-GROUP_QUERY, SCATTER = "onnx.com.microsoft.GroupQueryAttention", "onnx.TensorScatter"
-ATTENTION = "onnx.Attention"
+SCATTER = "onnx.TensorScatter"
+CACHES = {GROUP_QUERY: (3, 4), ATTENTION: (4, 5)}
+"""The operands that are past keys and values, by operator; results 1 and 2 are what they become."""
 IN_PLACE = 24
 """The first opset of ONNX with ``TensorScatter``."""
 
@@ -82,20 +83,33 @@ def _axis(pair: Pair, maker: Op | None) -> int | None:
     """The axis along which a step writes ``pair`` in place; None where the whole state is new. Raises InvalidInput for a cache
     that grows otherwise than by ``Concat`` behind what it was, or in an ``Attention``."""
     if pair.grows is not None:
-        if maker is not None and maker.name == ATTENTION and f"%{pair.source}" in maker.operands[4:6]:
+        if maker is not None and maker.name == ATTENTION and _continues(maker, pair):
             return pair.grows
         if maker is None or maker.name != "onnx.Concat" or len(maker.operands) != 2 or maker.operands[0] != f"%{pair.source}":
             how = f"{maker.name.removeprefix('onnx.')} makes it longer" if maker is not None else "no op makes it"
             raise InvalidInput(CacheNotInPlace(pair.source, f"{how}, not one Concat of it and what is new"), where=pair.source)
         return pair.grows
     if maker is not None and f"%{pair.source}" in maker.operands:
-        if maker.name == GROUP_QUERY:
+        if maker.name == GROUP_QUERY and _continues(maker, pair):
             return 2
         if maker.name == SCATTER:
             axis = maker.get("axis", -2)
             rank = len(shape) if isinstance(type_ := maker.results[0].type, TensorType) and (shape := type_.shape) else 4
             return int(axis) % rank
     return None
+
+
+def _continues(maker: Op, pair: Pair) -> bool:
+    """Whether the past keys, or values, of an attention are the source, and its result of these the result of ``pair``. Raises
+    InvalidInput where it reads the source otherwise."""
+    if f"%{pair.source}" not in maker.operands:
+        return False
+    results = [value.name for value in maker.results[1:3]]
+    read = [maker.operands[place] for place in CACHES[maker.name] if place < len(maker.operands)]
+    if (f"%{pair.source}", f"%{pair.result}") not in zip(read, results, strict=False):
+        reason = f"{maker.id} ({maker.name.removeprefix('onnx.')}) makes {pair.result} of another input"
+        raise InvalidInput(CacheNotInPlace(pair.source, reason), where=pair.source)
+    return True
 
 
 def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int | None], groups: int) -> Module:
@@ -113,4 +127,14 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
     return insert_symbols(module, states)
 
 
-__all__ = ["GROUP_QUERY", "Pair", "StatesPass", "array_of", "caches", "named", "recurrent"]
+__all__ = [
+    "GROUP_QUERY",
+    "Pair",
+    "StatesPass",
+    "array_of",
+    "caches",
+    "is_mask",
+    "is_positions",
+    "named",
+    "recurrent",
+]

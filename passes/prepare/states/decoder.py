@@ -15,7 +15,7 @@ from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.faults import CacheNotInPlace, NotOneInput
 from passes.prepare.states.masks import Masks, array_of
-from passes.prepare.states.pairs import Pair
+from passes.prepare.states.pairs import Pair, is_mask, is_positions
 from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
@@ -50,7 +50,7 @@ class Decoder:
     def _ids(self) -> Value:
         """The token ids: the one input of integers ``[B, s]`` that is no mask and no positions."""
         integers = [arg for arg in self.others if isinstance(arg.type, TensorType) and arg.type.dtype.is_integer]
-        found = [arg for arg in integers if not _is_mask(arg) and not _is_positions(arg) and len(_shape(arg)) == 2]
+        found = [arg for arg in integers if not is_mask(arg.name) and not is_positions(arg.name) and len(_shape(arg)) == 2]
         if not found:
             inputs = tuple(arg.name[1:] for arg in self.func.args)
             raise InvalidInput(NotOneInput("input_ids", f"not among {', '.join(inputs)}"), where=self.module.name)
@@ -66,7 +66,7 @@ class Decoder:
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
             ops = Masks(self.writer, self.module.resources, growing).applied(ops)
-            if not any(_is_positions(arg) for arg in self.others):
+            if not any(is_positions(arg.name) for arg in self.others):
                 ops = self.with_positions(ops)
         entry = self.func
         facts = {
@@ -91,10 +91,11 @@ class Decoder:
         type_, shape, writer = arg.type, _shape(arg), self.writer
         assert isinstance(type_, TensorType)
         uses = {(op.name, place) for op in self.func.ops for place, name in enumerate(op.operands) if name == arg.name}
-        if _is_mask(arg) and shape == (self.batch, self.context):
+        whole = type_.dtype.is_integer or type_.dtype is DType.BOOL  # floats may be what is added to scores
+        if is_mask(arg.name) and whole and shape == (self.batch, self.context):
             seen = writer.op("onnx.Less", f"{arg.name[1:]}.seen", (writer.slots(2), writer.after()), shape, DType.BOOL)
             writer.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
-        elif _is_positions(arg) and shape == (self.batch, self.step):
+        elif is_positions(arg.name) and shape == (self.batch, self.step):
             places = self.writer.places()
             writer.add("onnx.Cast", arg.name, (places,), type_, to=ONNX_TYPES[type_.dtype])
         elif shape == (self.batch,) and uses == {WRITTEN}:
@@ -207,14 +208,6 @@ def _used(ahead: Sequence[Op], ops: Sequence[Op]) -> list[Op]:
             read.update(op.operands)
             kept.append(op)
     return kept[::-1]
-
-
-def _is_mask(arg: Value) -> bool:
-    return "mask" in arg.name
-
-
-def _is_positions(arg: Value) -> bool:
-    return "position" in arg.name
 
 
 def _shape(value: Value) -> tuple[int, ...]:

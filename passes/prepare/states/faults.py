@@ -60,7 +60,7 @@ class CacheNotInPlace(Fault, code="E4106"):
 class NotOneInput(Fault, code="E4107"):
     """An input of a decoder is none that a step can make by itself."""
 
-    message = "the input {name} is neither token ids, nor a cache, a mask or positions"
+    message = "the input {name} is neither token ids, nor a cache, a mask of 1 for tokens, or positions"
     hint = "its type is {type}; name a state by --state IN=OUT"
     name: str
     type: str

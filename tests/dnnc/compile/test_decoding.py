@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import dnnc
 from dnnc.check.proof import prove
 from dnnc.check.witness import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
@@ -150,6 +151,82 @@ def test_a_number_of_the_length_of_the_past_is_refused(tmp_path: Path) -> None:
         compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=8)
     onnx.save(onnx.parser.parse_model(text.replace("Div (scores, length)", "Identity (scores)")), str(tmp_path / "n.onnx"))
     assert compiled(str(tmp_path / "n.onnx"), tmp_path / "b", context=8, batch=2)[0]["decoding"]["batch"] == 2
+
+
+SUMMING = """<ir_version: 9, opset_import: ["": 18]>
+m (int64[batch, seq] input_ids, int64[batch, seq] position_ids, float[batch, 1, past, 4] "past_key_values.0.key",
+   float[batch, 4] h0MASK)
+  => (float[batch, seq, 16] logits, float[batch, 1, total, 4] "present.0.key", float[batch, 4] hN)
+{
+  new = Gather (words, input_ids)
+  place = Gather (places, position_ids)
+  x = Add (new, place)
+  one = Constant <value_ints = [1]> ()
+  keys = Unsqueeze (x, one)
+  "present.0.key" = Concat <axis = 2> ("past_key_values.0.key", keys)
+  columns = Transpose <perm = [0, 1, 3, 2]> ("present.0.key")
+  scores = MatMul (keys, columns)
+  SEEN
+  weights = Softmax <axis = -1> (seen)
+  mixed = MatMul (weights, "present.0.key")
+  flat = Squeeze (mixed, one)
+  passed = ReduceSum <keepdims = 0> (new, one)
+  hN = Add (h0, passed)
+  state = Unsqueeze (hN, one)
+  both = Add (flat, state)
+  logits = MatMul (both, head)
+}"""
+"""A decoder of one layer whose logits depend on the sum of all tokens so far, a recurrent state, too."""
+
+
+def summing(path: Path, mask: str = "") -> None:
+    """``mask``: an input of masks of keys."""
+    seen = "seen = Identity (scores)"
+    if mask:
+        axes = "axes = Constant <value_ints = [1, 2]> () low = Constant <value_float = -10000.0> ()"
+        seen = f"{axes} hidden = Cast <to = 9> ({mask}) wide = Unsqueeze (hidden, axes) seen = Where (wide, low, scores)"
+    given = f", bool[batch, total] {mask}" if mask else ""
+    model = onnx.parser.parse_model(SUMMING.replace("SEEN", seen).replace("MASK", given))
+    random = np.random.default_rng(0)
+    for name, rows, columns in (("words", 16, 4), ("places", 32, 4), ("head", 4, 16)):
+        array = random.standard_normal((rows, columns)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, str(path))
+
+
+def test_a_recurrent_state_beside_a_cache_takes_one_token_at_a_time(tmp_path: Path) -> None:
+    """Tokens beside a chunk, or fed again, would change such a state; a cache forgets them."""
+    summing(tmp_path / "m.onnx")
+    sizes = {"context": 16, "batch": 2, "groups": 2}
+    plan, sink = compiled(str(tmp_path / "m.onnx"), tmp_path / "b", **sizes, states=("h0=hN",))
+    assert [diagnostic.code for diagnostic in sink.diagnostics] == ["W1046"]
+    assert plan["decoding"]["chunk"] == 1
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    prompts = [[1], [5, 2, 9, 4, 4, 11], list(range(12)), [7, 7, 7]]
+    with dnnc.load(tmp_path / "b").start() as running:
+        answers = [running.generate(prompt, max_tokens=6) for prompt in (*prompts, *prompts)]
+        found = [list(answer) for answer in answers]
+    for prompt, answer in zip((*prompts, *prompts), found, strict=True):
+        past, state, tokens = np.zeros((1, 1, 0, 4), np.float32), np.zeros((1, 4), np.float32), [*prompt, *answer]
+        for position, token in enumerate(tokens[:-1]):
+            feeds = {"input_ids": [[token]], "position_ids": [[position]], "past_key_values.0.key": past, "h0": state}
+            logits, past, state = session.run(None, feeds)
+            if position >= len(prompt) - 1:
+                assert logits[0, 0].argmax() == tokens[position + 1]
+
+
+def test_masks_that_hide_are_refused(tmp_path: Path) -> None:
+    """A padding mask of PyTorch is true where nothing is seen: the opposite of an attention mask."""
+    summing(tmp_path / "m.onnx", "key_padding_mask")
+    with pytest.raises(InvalidInput, match="key_padding_mask is neither token ids, nor a cache, a mask of 1 for tokens"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=16, states=("h0=hN",))
+
+
+def test_keys_and_values_are_not_mixed_up(tmp_path: Path) -> None:
+    spec = f"zoo:llama-7b,cache=inplace,{MODELS['llama-7b']}"
+    crossed = tuple(f"past_key_values.0.{one}=present.0.{other}" for one, other in (("key", "value"), ("value", "key")))
+    with pytest.raises(InvalidInput, match=r"makes present.0.value of another input"):
+        compiled(spec, tmp_path / "b", context=CONTEXT, batch=BATCH, states=crossed)
 
 
 def test_a_build_of_states_is_counted_again_and_replayed(tmp_path: Path) -> None:
