@@ -8,6 +8,7 @@ import operator
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any
 
 from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.faults import PromptEmpty, PromptTooLong, SamplingOutOfRange, TokenOutOfRange
@@ -44,8 +45,11 @@ class Request:
         stop: Iterable[int] | int,
     ) -> Request:
         """Raises InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range."""
-        tokens = tuple(operator.index(token) for token in ids)
-        ends = frozenset([stop] if isinstance(stop, int) else map(operator.index, stop))
+        max_tokens = None if max_tokens is None else _whole("max_tokens", max_tokens)
+        top_k, seed = _whole("top_k", top_k), _whole("seed", seed)
+        temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
+        tokens = tuple(_whole("ids", token) for token in _each("ids", ids))
+        ends = frozenset(_whole("stop", token) for token in _each("stop", [stop] if hasattr(stop, "__index__") else stop))
         for good, name, value, expected in (
             (max_tokens is None or max_tokens >= 1, "max_tokens", max_tokens, "1 or more"),
             (math.isfinite(temperature) and temperature >= 0, "temperature", temperature, "0 or more"),
@@ -65,6 +69,26 @@ class Request:
         if fault is not None:
             raise InvalidInput(fault, where="ids")
         return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends)
+
+
+def _each(name: str, values: Any) -> Iterable[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UsageError(SamplingOutOfRange(name, repr(values)[:40], "token ids"))
+    return values
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(SamplingOutOfRange(name, repr(value)[:40], "a whole number")) from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(SamplingOutOfRange(name, repr(value)[:40], "a number")) from None
 
 
 class Answer(Iterator[int], AsyncIterator[int]):

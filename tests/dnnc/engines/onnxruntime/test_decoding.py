@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dnnc.api.session import Session
@@ -74,6 +76,12 @@ def test_a_token_of_stop_ends_the_answer(session: Session) -> None:
     assert answer.reason == "stop"
 
 
+def test_numbers_of_numpy_are_numbers(session: Session) -> None:
+    tokens = greedy([1, 2], 5, CONTEXT)
+    answer = session.generate(np.array([1, 2]), max_tokens=np.int32(5), seed=np.int64(1), stop=np.int64(tokens[-1]))
+    assert list(answer) == tokens[: tokens.index(tokens[-1])]
+
+
 def test_a_drawn_answer_depends_on_its_request_alone(session: Session) -> None:
     """The same requests alone, and among others in another order: each answer is that of whole sequences."""
     requests = [
@@ -125,11 +133,19 @@ def test_answers_in_asyncio(session: Session) -> None:
         ([1], {"top_p": 0.0}, "top_p is 0.0"),
         ([1], {"temperature": float("nan")}, "temperature is nan"),
         ([1], {"max_tokens": 0}, "max_tokens is 0"),
+        ([1], {"max_tokens": 2.5}, "max_tokens is 2.5; a whole number expected"),
+        ([1], {"top_k": 2.5}, "top_k is 2.5; a whole number expected"),
+        ([1], {"seed": "a"}, "seed is 'a'; a whole number expected"),
+        ([1], {"temperature": None}, "temperature is None; a number expected"),
+        ([1], {"stop": "ab"}, "stop is 'ab'; token ids expected"),
+        ("ab", {}, "ids is 'ab'; token ids expected"),
+        ([1.5], {}, "ids is 1.5; a whole number expected"),
+        (np.array([[1, 2]]), {}, "ids is array.*; a whole number expected"),
     ],
 )
-def test_requests_that_are_refused(session: Session, ids: list[int], options: dict[str, float], words: str) -> None:
+def test_requests_that_are_refused(session: Session, ids: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(DnncError, match=words):
-        session.generate(ids, **options)  # type: ignore[arg-type]
+        session.generate(ids, **options)
     assert list(session.generate([1, 2], max_tokens=1)) == greedy([1, 2], 1, CONTEXT)
 
 
