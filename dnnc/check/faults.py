@@ -139,6 +139,21 @@ class RunDiverges(StageDiverges, code="E1211"):
     origin: str
 
 
+class TokenDiverges(Fault, code="E1221"):
+    """The stages of a language model draw another token than the unsplit model finds most likely."""
+
+    message = (
+        "{answer} ({length}): {reason}, for the unsplit model less likely by {difference:.3g} of the range of logits, allowed "
+        "{allowed:.3g}"
+    )
+    hint = "if rounding alone explains it, --tolerance allows it"
+    answer: str
+    length: str
+    reason: str
+    difference: float
+    allowed: float
+
+
 class Refuted(Fault, code="E1212"):
     """The programs of a build do what follows from the model by no rule of ``dnnc check --prove``."""
 
