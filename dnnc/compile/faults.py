@@ -311,6 +311,16 @@ class StatesAlone(Fault, code="E1045"):
     found: tuple[str, ...]
 
 
+class GenaiConfigInvalid(Fault, code="E1047"):
+    """The genai_config.json beside a model has a part of another kind than onnxruntime-genai reads."""
+
+    message = "{place} is {found}; {expected} was expected"
+    hint = "correct it, or move the model to a folder without it; --state IN=OUT names a cache too"
+    place: str
+    found: str
+    expected: str
+
+
 class NoPromptProgram(Fault, code="W1046"):
     """A model cannot be written for several tokens at once, so that a prompt goes token by token."""
 

@@ -1,9 +1,10 @@
 """Which inputs of a model are its states, and the results that they become: by the names that exporters write.
 
 A pair is *named* by a person (``IN=OUT``) or *recognised*: keys and values of optimum and of onnxruntime-genai
-(``past_key_values.0.key`` and ``present.0.key``, with ``past``, ``past_key``, ``cache`` and the like in their place), and, only
-where recurrent states are asked for, ``h0`` and ``hN``, ``state`` and ``stateN``. Names suggest; types decide: input and result
-have one element type and equal dimensions but for at most one axis, along which a cache grows.
+(``past_key_values.0.key`` and ``present.0.key``, with ``past``, ``past_key``, ``cache`` and the like in their place), those
+that the function's attribute ``caches`` states, and, only where recurrent states are asked for, ``h0`` and ``hN``, ``state``
+and ``stateN``. Names suggest; types decide: input and result have one element type and equal dimensions but for at most one
+axis, along which a cache grows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ir.core.module import Func
 from ir.core.types import TensorType, Type
 from passes.prepare.states.faults import NoPair, StateNotNamed, StateTaken, WrongPair
 
+CACHES = "caches"
+"""The attribute of a function that lists names of caches, ``IN=OUT``, which a file beside the model states."""
 _CACHE_IN = re.compile(
     r"^(past_key_values|past_key_value|past_key|past_value|past_keys|past_values|past_conv|past|cache)(?=[._\d]|$)"
 )
@@ -53,8 +56,11 @@ def is_positions(name: str) -> bool:
 
 
 def caches(func: Func) -> tuple[Pair, ...]:
-    """The key/value caches of a decoder among the inputs of ``func``, in their order."""
-    return tuple(_recognised(func, _cache_results))
+    """The key/value caches of a decoder among the inputs of ``func``, in their order; those of its attribute ``caches`` have
+    the names that it states."""
+    texts = next((attribute.value for key, attribute in func.attributes if key == CACHES), ())
+    stated: dict[str, str] = dict(text.split("=", 1) for text in texts)
+    return tuple(_recognised(func, lambda source: [stated[source]] if source in stated else _cache_results(source)))
 
 
 def recurrent(func: Func) -> tuple[Pair, ...]:
@@ -127,4 +133,4 @@ def _grows(one: Type, other: Type) -> int | None:
     return axes[0] if axes else None
 
 
-__all__ = ["Pair", "caches", "is_mask", "is_positions", "named", "recurrent"]
+__all__ = ["CACHES", "Pair", "caches", "is_mask", "is_positions", "named", "recurrent"]
