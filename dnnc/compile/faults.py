@@ -239,7 +239,7 @@ class NothingToExplain(Fault, code="W1026"):
 class SearchCut(Fault, code="W1027"):
     """The time limit ended the search before its counted work was done, and before its plan was proven optimal."""
 
-    message = "the time limit ended the search: this is the best plan so far, and its bound holds"
+    message = "the time limit ended the search: this is the best plan so far"
     hint = "give more time for a plan that is the same on any machine"
 
 

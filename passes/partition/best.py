@@ -3,8 +3,8 @@
 The searches run one after the other. Each has the best plan so far as its incumbent, so a search whose bound is not below the
 incumbent's value ends at once. The bound of the plan is the least bound of all searches: "optimal" holds for the plans of all
 forms. A limit by the clock is divided: each search has an equal part of what is left. Ctrl-C ends a search with its best plan.
-Once there is a plan, searches after Ctrl-C or after the end of the clock are left out; of these nothing is proven, and the
-bound is 0.
+Once there is a plan, searches after Ctrl-C or after the end of the clock are left out. A search that was cut short or left out
+has at least the bound that holds without a search (``Search.least``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ _LOG = logging.getLogger("dnnc.passes.partition")
 @dataclass(frozen=True, slots=True)
 class Search:
     """A search for plans of one ``form`` (``ir.text.witness``), of a ``kind`` in words. ``run``: the module with its plan, on
-    the devices that it names; it is given a context with the incumbent, and seconds, None for as long as the search takes."""
+    the devices that it names; it is given a context with the incumbent, and seconds, None for as long as the search takes.
+    ``least``: seconds that no plan of the form is below, known without a search."""
 
     kind: str
     form: str
     run: Callable[[PassContext, float | None], Module]
+    least: Callable[[], float] = lambda: 0.0
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
     for number, search in enumerate(searches):
         best = _best(outcomes)
         if best is not None and (any(one.interrupted for one in outcomes) or is_over()):
-            outcomes.append(_Outcome(search))
+            outcomes.append(_Outcome(search, search.least()))
             continue
         left = clock_left()
         seconds = None if left == math.inf else max(left / (len(searches) - number), 1e-3)
@@ -97,7 +99,8 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
     assert best.module is not None
     assert best.plan is not None
     context.sink.diagnostics.extend(best.warnings.diagnostics)
-    return best.module.replace(best.plan, _certified(_with_bound(best.plan, bound), best, outcomes))
+    own = replace(best.plan, bound=max(best.bound, best.plan.bound))
+    return best.module.replace(best.plan, _certified(_with_bound(own, bound), best, outcomes))
 
 
 def _searched(search: Search, seconds: float | None, context: PassContext) -> _Outcome:
@@ -118,6 +121,8 @@ def _searched(search: Search, seconds: float | None, context: PassContext) -> _O
         outcome.plan = outcome.module.first(Plan)
         assert outcome.plan is not None
         outcome.bound = outcome.plan.bound
+    if clock_left() < math.inf or outcome.interrupted:
+        outcome.bound = min(max(outcome.bound, search.least()), outcome.value)
     outcome.seconds = time.perf_counter() - began
     if outcome.module is not None:
         log_plan(search.kind, outcome.module)

@@ -464,7 +464,7 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
     if any(same_shape):
         certificate["shares"] = shares_text(mesh.shares)
         if len(same_shape) > 1 and asked.strategy != DATA:  # which has equal shares unless others are given
-            certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
+            certificate["shares"] += f", the best of {', '.join(dict.fromkeys(map(shares_text, same_shape)))}"
     return certificate
 
 

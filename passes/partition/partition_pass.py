@@ -9,12 +9,13 @@ meshes these, strategies, layouts and reshards (``passes.plan``); and a ``Plan``
 - one mesh of all or some devices (``on_meshes``, ``layouts``): in a training step, for it is quickly found and hard to beat,
   and where devices differ in type, of which one mesh may leave some out.
 
-Of several searches ``best`` takes the best plan. One mesh is searched first; else single devices and replicas, because on equal
-devices they are found quickly and hard to beat.
+Of several searches ``best`` takes the best plan. One mesh is searched first; else, and under a limit by the clock, single
+devices and replicas, because they are found quickly and on equal devices hard to beat.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,10 +31,12 @@ from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
 from passes.graph.sizes import assessed
+from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import MICROBATCHES, LatticeSearch
 from passes.partition.faults import NotAnOption
 from passes.partition.place import PlacePass
+from passes.solvers.work import clock_left
 
 if TYPE_CHECKING:
     from passes.partition.on_meshes import MeshesSearch
@@ -101,7 +104,8 @@ class PartitionPass(LatticeSearch):
                     return self._on_one_form(searches[0], context)
                 return best_of(searches, context, self.name)
             own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
-            return best_of([*searches, own] if any(one.stages == 1 for one in meshes) else [own, *searches], context, self.name)
+            last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf
+            return best_of([*searches, own] if last else [own, *searches], context, self.name)
 
     def _on_single_devices(self, module: Module, context: PassContext) -> Module:
         """The module with a plan on single devices and replicas. The search between any two ideals takes all stages of a
@@ -228,7 +232,14 @@ class PartitionPass(LatticeSearch):
             given = self._for_meshes(module, context) if self.mesh == ANY_FORM else module
             return (search if seconds is None else replace(search, time_limit=seconds)).run(given, context)
 
-        return Search(MIXED if mixed else KINDS[MESHES], MESHES, run)
+        def least() -> float:
+            from passes.partition.layouts.mesh.speeds import Speeds
+
+            given = self._for_meshes(module, PassContext()) if self.mesh == ANY_FORM else module
+            topology = needed(module, Topology)
+            return search.step_microbatches * Speeds(undecided(given), topology, training=search.training).spread()
+
+        return Search(MIXED if mixed else KINDS[MESHES], MESHES, run, least)
 
     def _for_meshes(self, module: Module, context: PassContext) -> Module:
         """The module with fused projections taken apart, whose parts can be split; a training step has its weights as they

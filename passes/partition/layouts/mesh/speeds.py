@@ -35,6 +35,8 @@ from passes.costs.op_time import dtype_of, fuses, in_training, least_seconds, ma
 from passes.meshes.mesh import Member, foremost_members
 from passes.meshes.notation import Along, lowest
 from passes.partition.layouts.problem.problem import Floats
+from passes.stages.bounds import node_weights, prices
+from passes.stages.problem import Kind, Problem, precedence
 
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
@@ -154,6 +156,22 @@ class Speeds:
             ]
             cut += float(np.min(longest, axis=0).sum())
         return max(found, cut * (1 - TIGHT))
+
+    def spread(self) -> float:
+        """Seconds of a run that no plan is below, in whatever stages, on meshes or not: all ops spread evenly over all devices,
+        at the prices of a second of each type for which this is most (``passes.stages.bounds.prices``)."""
+        count = Counter(device.type for device in self.devices)
+        used = [name for name in self.types if count[name]]
+        rows = [row for rows in self.floors.values() for row in rows]
+        if not rows:
+            return 0.0
+        seconds = np.array(rows, np.float64)[:, [self.numbers[name] for name in used]].T
+        kinds = tuple(Kind(name, tuple(one.name for one in self.devices if one.type == name)) for name in used)
+        names, none = tuple(map(str, range(len(rows)))), np.zeros(len(rows), np.int64)
+        edges = precedence(names, len(kinds), [() for _ in names])
+        problem = Problem(names, kinds, seconds, live=none, weight_bytes=none[:0], weight_readers=(), **edges)
+        price = prices(problem)
+        return float(node_weights(problem, price).sum() / (price @ [count[name] for name in used])) * (1 - TIGHT)
 
     def candidates(
         self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
