@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dnnc.check.witness.verify import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.workloads.solve import SolveOptions, solve_file
 from ir.core.diagnostics import DiagnosticSink
@@ -86,3 +87,42 @@ def test_a_split_that_was_cut_says_so_and_is_one(kind: str, tmp_path: Path) -> N
     assert told(sink) == (found.status != "optimal")
     assert sum(len(device.nodes) for device in found.devices) > 0
     assert 0 <= found.bound <= found.objective < float("inf")
+
+
+UNEQUAL = """
+version = 1
+[types.fast]
+kind = "gpu"
+rates = { f32 = "10 TFLOP/s" }
+memory_bandwidth = "500 GB/s"
+memory = "8 GiB"
+[types.slow]
+kind = "gpu"
+rates = { f32 = "2 TFLOP/s" }
+memory_bandwidth = "200 GB/s"
+memory = "8 GiB"
+[[devices]]
+name = "f{0..1}"
+type = "fast"
+[[devices]]
+name = "s{0..1}"
+type = "slow"
+[[links]]
+mesh = "*"
+bandwidth = "10 GB/s"
+latency = "5 us"
+"""
+
+
+@pytest.mark.parametrize("objective", ["throughput", "training"])
+def test_on_unequal_devices_a_search_that_was_left_out_has_a_bound(objective: str, tmp_path: Path) -> None:
+    """It had been 0. No plan of a whole search is below it, and ``verify-plan`` finds nothing wrong."""
+    (tmp_path / "m.toml").write_text(UNEQUAL)
+    plans = {}
+    for limit in (0.0, None):
+        out = tmp_path / str(limit)
+        asked: dict[str, Any] = {"plan_only": True, "objective": objective, "time_limit": limit}
+        options = CompileOptions(MODEL, str(tmp_path / "m.toml"), out, **asked)
+        plans[limit] = compile_model(options, sink=DiagnosticSink()).plan
+        assert not verify_build(out).violations
+    assert 0 < plans[0.0].bound <= plans[None].value

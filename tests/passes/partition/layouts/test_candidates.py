@@ -115,7 +115,9 @@ def least_is_below_every_plan(module: Module, topology: Topology, training: bool
         mesh = mesh_of(topology, network(topology), one.sizes, shares=one.shares, devices=one.devices)
         problem = build(module, module.entry, mesh, None, training=training, uneven=uneven).problem
         kinds = [problem.node_kinds[kind] for kind in problem.kinds]
-        assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
+        cheapest = math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
+        assert one.least <= cheapest
+        assert Speeds(module, topology, training=training).spread() <= cheapest
 
 
 @settings(deadline=None, max_examples=30)
