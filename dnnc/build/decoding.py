@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ir.core.types import DType, TensorType
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -53,6 +55,12 @@ class Decoding:
     def generates(self) -> bool:
         """Whether the build is of a language model."""
         return bool(self.ids and self.position and self.logits)
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the states of one group."""
+        types = (TensorType(DType(state.dtype), state.shape) for state in self.states)
+        return sum(type_.nbytes or 0 for type_ in types)
 
     def of_stage(self, stage: int) -> tuple[State, ...]:
         return tuple(state for state in self.states if state.stage == stage)

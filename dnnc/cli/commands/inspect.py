@@ -16,6 +16,7 @@ from ir.core.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
     from dnnc.build.build import Build
+    from dnnc.build.decoding import Decoding
     from ir.core.module import Module
 
 
@@ -155,6 +156,7 @@ def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, qui
             "outputs": [asdict(port) for port in build.outputs],
             "stages": [asdict(stage) for stage in build.stages],
             "schedule": asdict(build.schedule),
+            **({"decoding": build.decoding.to_json()} if build.decoding is not None else {}),
         }
         put_json("inspect", fields, version=2)
         return
@@ -180,11 +182,24 @@ def _build_text(build: Build) -> str:
         ("source", build.source.spec or "(not known)"),
         *(("input", f"{port.name} : {port.type}") for port in build.inputs),
         *(("output", f"{port.name} : {port.type}") for port in build.outputs),
+        *([("states", _states_text(build.decoding))] if build.decoding is not None else []),
         ("weights", build.weights),
         ("files", f"{len(files)}, {bytes_text(size)}"),
         *(("provider", f"{name} on {', '.join(devices)}") for name, devices in by_provider.items()),
     ]
     return key_values(pairs)
+
+
+def _states_text(decoding: Decoding) -> str:
+    """The states of a build, such as ``4, 128 KiB for each of 2 groups of 2 sequences, context 64, prompts by 63 tokens``."""
+    from dnnc.report import bytes_text
+
+    groups = f"{decoding.groups} group{'s' if decoding.groups > 1 else ''}"
+    told = [f"{len(decoding.states)}, {bytes_text(decoding.group_bytes)} for each of {groups}"]
+    if decoding.generates:
+        told[0] += f" of {decoding.batch} sequence{'s' if decoding.batch > 1 else ''}"
+        told += [f"context {decoding.context}", f"prompts by {decoding.chunk} token{'s' if decoding.chunk > 1 else ''}"]
+    return ", ".join(told)
 
 
 def _channel_table(build: Build) -> Any:

@@ -252,6 +252,13 @@ class PlannedForOthers(Fault, code="W0624"):
     device_types: tuple[str, ...]
 
 
+class StepsAtRandom(Fault, code="W0638"):
+    """'dnnc run' feeds a language model steps of random tokens at random positions; it generates nothing."""
+
+    message = "the build is of a language model: these are single steps, of random tokens at random positions"
+    hint = "'dnnc generate' answers prompts"
+
+
 class ModelNotRunnable(Fault, code="E0625"):
     """ONNX Runtime has no kernel for an operator of the stage, does not know it, or does not take its element types."""
 

@@ -29,6 +29,7 @@ from dnnc.engines.onnxruntime.faults import (
     OtherThreads,
     PipelineNotFull,
     PlannedForOthers,
+    StepsAtRandom,
 )
 from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
 from dnnc.engines.onnxruntime.starter.results import RunResult
@@ -251,6 +252,8 @@ def run_command(
     crowded = crowding(build, command.options.threads, local_cores()) if command.cluster is None else None
     if crowded is not None:
         warn(crowded)
+    if random and build.decoding is not None and build.decoding.generates:
+        warn(StepsAtRandom().at(str(build.folder)))
     if foreign := foreign_types(build):
         warn(PlannedForOthers(foreign).at(str(build.folder)))
     with running(build, command.options, command.cluster, warn) as pipeline:

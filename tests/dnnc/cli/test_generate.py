@@ -128,3 +128,14 @@ def test_what_a_plan_says_of_tokens(groups: int, waits: bool, tmp_path: Path, ca
     each = bytes_text(groups * 2 * 2 * 2 * 32 * 16 * 4)  # keys and values, of one layer of each stage
     assert told[1] == f"caches: {each} on cpu0, {each} on cpu1"
     assert waits == any("--groups 2 would make" in text for text in told)
+
+
+def test_inspect_tells_states_and_run_that_it_does_not_generate(build: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", build]) == 0
+    each = bytes_text(2 * 2 * 2 * 2 * 32 * 16 * 4)  # layers, keys and values, sequences, heads, positions, width, bytes
+    told = f"4, {each} for each of 2 groups of 2 sequences, context 32, prompts by 31 tokens"
+    assert told in capsys.readouterr().out
+    assert main(["inspect", build, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decoding"]["context"] == 32
+    assert main(["run", build]) == 0
+    assert "'dnnc generate' answers prompts" in capsys.readouterr().err
