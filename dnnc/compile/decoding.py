@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dnnc.compile.faults import NoPromptProgram, StatesAlone, WithoutContext
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.load import load_model
+from dnnc.compile.notes import noted
 from dnnc.compile.options import asks_training
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
@@ -261,7 +262,7 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
     enough = math.ceil(latency / plan.value * (1 - 1e-9))
     if groups < enough:
         told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / plan.value)} a second")
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "tokens": "; ".join(told)}.items())))
+    return noted(plan, tokens="; ".join(told))
 
 
 __all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states", "with_tokens"]

@@ -31,7 +31,7 @@ from dnnc.compile.faults import (
     StagesRecompute,
 )
 from dnnc.compile.flags import TAG
-from dnnc.compile.notes import with_callers, with_restrictions
+from dnnc.compile.notes import noted, origins, with_callers, with_cores, with_restrictions
 from dnnc.compile.options import (
     PROGRAM_PASSES,
     CompileOptions,
@@ -360,9 +360,8 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
         sink.warn(NothingDecays(), where="--no-decay")
     update = update_text(module)
     meshes = sets_of_devices(pipeline, topology)
-    noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=meshes, plan=searched)
-    noted = _noted(noted, update=update)
-    certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
+    told = noted(plan, profile=loaded.note, seconds=origins(context), meshes=meshes, plan=searched, update=update)
+    certified = with_callers(with_restrictions(told, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
     if options.context is not None:
         from dnnc.compile.decoding import with_tokens
@@ -459,13 +458,6 @@ def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
     return profile
 
 
-def _origins(context: PassContext) -> str:
-    """The share of the model's seconds that was measured, by device type; empty without a profile."""
-    counted = context.statistics.get("cost", {})
-    texts = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
-    return "; ".join(f"{text} on {name}" for name, text in texts.items())
-
-
 def is_profiled(model: str, module: Module) -> bool:
     """Whether the module of ``model`` is a profiled workload."""
     from dnnc.compile.load import may_be_profile
@@ -475,27 +467,6 @@ def is_profiled(model: str, module: Module) -> bool:
     from dnnc.data.workloads.fitted import is_profile
 
     return is_profile(module)
-
-
-def _noted(plan: Plan, /, **notes: str) -> Plan:
-    """The plan with the ``notes`` that are not empty in its certificate."""
-    added = {key: text for key, text in notes.items() if text}
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **added}.items())))
-
-
-def with_cores(plan: Plan, spec: str) -> Plan:
-    """The plan, noted where its devices are workers of a preset that share cores. ``single`` is the time of one worker with a
-    core to itself."""
-    from dnnc.machines import is_local
-    from dnnc.machines.presets import find_preset
-
-    used = len({device for stage in plan.stages for device in stage.devices})
-    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") and not is_local(spec) else None
-    if preset is None or not preset.cores or used <= preset.cores:
-        return plan
-    text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"
-    certificate = {**dict(plan.certificate), "cores": text}
-    return replace(plan, single=plan.single * preset.cores / used, certificate=tuple(sorted(certificate.items())))
 
 
 def _node_of(module: Module, operator: str) -> str:

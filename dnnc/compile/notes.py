@@ -1,4 +1,5 @@
-"""What a certificate tells beside the proof: what restricting options cost, and what as many callers get without dnnc."""
+"""What a certificate tells beside the proof: what restricting options cost, what as many callers get without dnnc, which
+workers share cores, and which seconds were measured."""
 
 from __future__ import annotations
 
@@ -10,6 +11,13 @@ from ir.core.module import Plan
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
+from passes.framework.base import PassContext
+
+
+def noted(plan: Plan, /, **notes: str) -> Plan:
+    """The plan with the ``notes`` that are not empty in its certificate."""
+    added = {key: text for key, text in notes.items() if text}
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **added}.items())))
 
 
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:
@@ -18,18 +26,14 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
     the certificate states that meshes are not searched."""
     count = len(topology.devices)
     if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # a replayed plan
-        certificate = {
-            **dict(plan.certificate),
-            "kinds": "stages of single devices; meshes are not searched for one sample alone",
-        }
-        return replace(plan, certificate=tuple(sorted(certificate.items())))
+        return noted(plan, kinds="stages of single devices; meshes are not searched for one sample alone")
     alike = len({device.type for device in topology.devices}) == 1
     handover = 0.0 if plan.minimises.trains else topology.type(topology.devices[0].type).handover
     everywhere = (plan.single + handover) / count
     if not plan.minimises.streams or not flags or not alike or everywhere >= plan.value * (1 - TIGHT):
         return plan
     text = f"by {', '.join(flags)}; without, {seconds_text(everywhere)} or less (the whole model on every device, in turn)"
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "restricted": text}.items())))
+    return noted(plan, restricted=text)
 
 
 def with_callers(plan: Plan, topology: Topology) -> Plan:
@@ -44,7 +48,28 @@ def with_callers(plan: Plan, topology: Topology) -> Plan:
     if type_.kind != "cpu" or type_.provider or type_.cores > 1:
         return plan
     text = f"{len(devices)} callers of one unsplit session: {seconds_text(plan.single / len(devices))}"
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "callers": text}.items())))
+    return noted(plan, callers=text)
 
 
-__all__ = ["with_callers", "with_restrictions"]
+def with_cores(plan: Plan, spec: str) -> Plan:
+    """The plan, noted where its devices are workers of a preset that share cores. ``single`` is the time of one worker with a
+    core to itself."""
+    from dnnc.machines import is_local
+    from dnnc.machines.presets import find_preset
+
+    used = len({device for stage in plan.stages for device in stage.devices})
+    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") and not is_local(spec) else None
+    if preset is None or not preset.cores or used <= preset.cores:
+        return plan
+    text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"
+    return noted(replace(plan, single=plan.single * preset.cores / used), cores=text)
+
+
+def origins(context: PassContext) -> str:
+    """The share of the model's seconds that was measured, by device type; empty without a profile."""
+    counted = context.statistics.get("cost", {})
+    texts = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
+    return "; ".join(f"{text} on {name}" for name, text in texts.items())
+
+
+__all__ = ["noted", "origins", "with_callers", "with_cores", "with_restrictions"]

@@ -158,10 +158,10 @@ class Steps:
         The sums S(p) of the gradients of the ops up to p end at least S(p) - B(p) behind the pass, where B(p) is what the pass
         hides with the ops before p: the last of these sums begins no sooner than p's gradient is made. For any p this is a sum
         over the ops of a stage. Besides, a stage's last bucket has nothing to hide it but ops without weights before the first
-        weight: b at most, of all that a stage may begin with. It has all gradients of a stage of up to ``LAST`` bytes, and of
-        others so many but for the largest: a part q of all sums S at least, where that is their part of the whole model's. So
-        q S - b is a bound too. Each kind counts the bound, and the p, that is most for the whole model; ``exposed`` has what a
-        stage really leaves."""
+        weight: b at most, of all that a stage may begin with. That bucket holds gradients up to ``LAST`` bytes, less the
+        largest of them at most, for it holds whole gradients: so at least the part q = (LAST - largest) / all of the model's
+        sums, and all of them where the model has no more than ``LAST``. So q S - b is a bound too. Each kind counts the bound,
+        and the p, that is most for the whole model; ``exposed`` has what a stage really leaves."""
         ops = len(self.module.entry.ops)
         sums = self.summing(problem.kinds, self.updated)
         sizes = [size for name, size in resource_bytes(self.module).items() if name in self.learned.state]

@@ -5,9 +5,10 @@ of these. Before each such Softmax, scores of slots that the query does not see 
 ``Attention`` gets a mask. Any other reader is refused: it might see them.
 
 The model's own masks were made for past = context - s. What they compute from ``attention_mask`` and ``position_ids`` holds
-for any position. A constant in them was computed from the length of the past. Slots that no query sees there do not matter; if
-the constant is one number for all others, it becomes that number everywhere; the numbers 0, 1, .. of the slots stay; all else
-is refused.
+for any position. A constant in them was computed from the length of the past, and three kinds hold in place. One that has the
+same number in all slots that queries saw, such as a causal mask (0 there, -10000 behind), becomes that number everywhere, for
+the mask that is added here hides the rest. The numbers 0, 1, .. of the slots stay. So does what has no dimension of slots. All
+else is refused.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 The build has ``groups`` of ``batch`` *places*; a request takes a free one and keeps it until its answer ends. A step of a group
 works on all its places; groups are in flight in turn, at most one step of each. One thread feeds steps and takes their tokens.
 
-A place knows the tokens of its sequence, prompt and answer, and how many of them its caches have. As long as some place of a
-group lacks more than one, steps of the group are those of the prompt program: each place supplies up to ``chunk`` of what its
-caches lack, so that others go on by a token. What lies behind a place's last token in a chunk is overwritten before anyone sees
-it. A chunk begins early enough to end within the context: there it writes some tokens again, with the same values.
+A place knows the tokens of its sequence, prompt and answer, and how many of them its caches have. While the caches of some
+place lack more than one token, its group's steps are those of the prompt program: each place supplies up to ``chunk`` tokens
+that its caches lack, so that an answer in the same group goes on by one token meanwhile. What lies behind a place's last
+token in a chunk is overwritten before anyone sees it. A chunk begins early enough to end within the context: there it writes
+some tokens again, with the same values.
 
 Invariants:
 1. at most one step of a group is under way, so caches are those of the tokens that a place counts as ``cached``;
