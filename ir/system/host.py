@@ -104,11 +104,11 @@ def processor_seconds(cores: Collection[int], root: Path = Path("/")) -> tuple[f
     return computed / tick, stolen / tick
 
 
-def give_back_large_blocks() -> None:
-    """From now on this process gives memory of a megabyte or more back to the system when it frees it (glibc; elsewhere
-    nothing changes). Left alone, glibc raises this limit to 32 MB, and its heap has holes between tensors of other sizes."""
+def give_back_large_blocks(size: int = 1 << 20) -> None:
+    """From now on this process gives memory of ``size`` bytes or more back to the system when it frees it (glibc; elsewhere
+    nothing changes). Left alone, glibc raises this limit to 32 MiB, and its heap has holes between tensors of other sizes."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, size)
 
 
 @contextmanager

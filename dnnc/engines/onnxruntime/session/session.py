@@ -5,7 +5,6 @@ Imports no third party but numpy and onnxruntime, because the process of a devic
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +15,10 @@ from dnnc.engines.onnxruntime.engine import Loaded
 from dnnc.engines.onnxruntime.session.external import session_on
 from dnnc.onnx.ort import ProviderUnavailable, load_onnxruntime, make_session
 from dnnc.onnx.providers import CPU, ON_CPU, Provider
+from ir.system.host import give_back_large_blocks
 
 _LOG_ERRORS, _LOG_FATAL = 3, 4
 """Log levels of onnxruntime: errors and worse, or fatal errors only."""
-_MMAP_THRESHOLD = -3
-"""M_MMAP_THRESHOLD of malloc.h: blocks of this size or more are mappings, which go back to the system when they are freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +94,11 @@ def _returning_memory() -> Iterator[None]:
     """Makes freed memory go back to the system while a session is opened: onnxruntime copies weights into new layouts one by
     one, and glibc would keep the memory of the old ones. Afterwards glibc keeps blocks below 32 MiB again, because runs
     allocate and free such blocks for every microbatch."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # a C library without it
-        yield
-        return
-    mallopt(_MMAP_THRESHOLD, 1 << 20)
+    give_back_large_blocks()
     try:
         yield
     finally:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        give_back_large_blocks(32 << 20)
 
 
 def nodes_by_provider(session: Any) -> Counter[str]:
