@@ -13,7 +13,7 @@ from ir.core.module import Module
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.faults import CacheNotInPlace, NotOneInput
+from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NotOneInput
 from passes.prepare.states.masks import Masks, array_of
 from passes.prepare.states.pairs import Pair, is_mask, is_positions
 from passes.prepare.states.writer import StepWriter
@@ -44,6 +44,10 @@ class Decoder:
             )
         self.context = lengths.pop()
         self.writer = StepWriter(module, self.batch, self.step, self.context)
+        for pair in pairs:
+            shape = _shape(results[f"%{pair.result}"])
+            if pair not in axes and self.batch > 1 and shape.count(self.batch) != 1:
+                raise InvalidInput(BatchNotTold(pair.source, "x".join(map(str, shape)), self.batch), where=pair.source)
         of_pairs = {f"%{pair.result}" for pair in pairs}
         self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
 

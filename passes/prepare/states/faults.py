@@ -73,3 +73,14 @@ class OldOpset(Fault, code="E4108"):
     hint = "export the model with opset 18 or newer"
     op: str
     opset: int
+
+
+class BatchNotTold(Fault, code="E4109"):
+    """A recurrent state of a decoder has none or several dimensions as large as the batch: which part is a sequence's is not
+    known, and a new sequence begins with zeros in its part."""
+
+    message = "the state {name} is {shape}, expected exactly one dimension of the batch, {batch}"
+    hint = "compile with another --batch, or with --batch 1"
+    name: str
+    shape: str
+    batch: int

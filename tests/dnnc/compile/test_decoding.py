@@ -215,6 +215,16 @@ def test_a_recurrent_state_beside_a_cache_takes_one_token_at_a_time(tmp_path: Pa
                 assert logits[0, 0].argmax() == tokens[position + 1]
 
 
+def test_a_state_without_one_dimension_of_the_batch_is_refused(tmp_path: Path) -> None:
+    summing(tmp_path / "m.onnx")
+    with pytest.raises(InvalidInput, match="the state h0 is 4x4, expected exactly one dimension of the batch, 4"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=16, batch=4, states=("h0=hN",))
+    compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=16, states=("h0=hN",))
+    with dnnc.load(tmp_path / "b").start() as running:  # a batch of 1: each begins anew
+        answers = [list(running.generate([3, 1], max_tokens=4)) for _ in range(3)]
+    assert answers[0] == answers[1] == answers[2]
+
+
 def test_masks_that_hide_are_refused(tmp_path: Path) -> None:
     """A padding mask of PyTorch is true where nothing is seen: the opposite of an attention mask."""
     summing(tmp_path / "m.onnx", "key_padding_mask")

@@ -211,23 +211,20 @@ class StatefulProgram:
         return [np.zeros(max(size, 1), np.uint8) for _ in range(count)]
 
     def _reset(self, group: int, sequence: int) -> None:
-        """Zeros of a sequence's recurrent states. A cache needs none: what another sequence has left there is masked."""
+        """Zeros of a sequence's recurrent states, of which one dimension is the batch (the pass ``states`` refuses others). A
+        cache needs none: what another sequence has left there is masked."""
         for state, buffers in zip(self.told["states"], self._states[group], strict=True):
             if state["axis"] is not None:
                 continue
-            shape = tuple(state["shape"])
-            axis = next((axis for axis, dim in enumerate(shape) if dim == self.told["batch"]), None)
-            if axis is None:
-                continue
+            shape, batch = tuple(state["shape"]), self.told["batch"]
+            own: tuple[Any, ...] = () if batch == 1 else (*(slice(None),) * shape.index(batch), sequence)
             buffer = buffers[self._turns[group] % len(buffers)]
             if isinstance(buffer, np.ndarray):
-                around = (*shape[: axis + 1], -1)
-                buffer[: nbytes(BY_NAME[_numpy_name(state["dtype"])], shape)].reshape(around)[
-                    (slice(None),) * axis + (sequence,)
-                ] = 0
+                size = nbytes(BY_NAME[_numpy_name(state["dtype"])], shape)
+                buffer[:size].reshape((*shape[: len(own)], -1))[own] = 0
             else:
                 values = buffer.numpy()
-                values[(slice(None),) * axis + (sequence,)] = 0
+                values[own] = 0
                 buffer.update_inplace(values)
 
 
