@@ -122,7 +122,10 @@ class Channel:
 class StageProgram:
     """The program of one stage: the ONNX model ``model`` (its name in the build) on ``devices`` (replicas; ``device`` is the
     first); or, where it has ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row.
-    It has no ``model`` then, and ``collectives`` in the order in which all members take part in them."""
+    It has no ``model`` then, and ``collectives`` in the order in which all members take part in them.
+
+    ``serves``: while the build generates tokens, of each group of sequences the position of the replica whose process has its
+    states; empty where replicas take microbatches in turn."""
 
     index: int
     devices: tuple[str, ...]
@@ -135,6 +138,7 @@ class StageProgram:
     axes: tuple[tuple[str, int], ...] = ()
     members: tuple[MemberProgram, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    serves: tuple[int, ...] = ()
 
     @property
     def device(self) -> str:
@@ -245,6 +249,8 @@ class Build:
                 given=None if given is None else bool(given),
                 **_machines(module),
             )
+            if decoding is not None:
+                decoding.require_served([1 if stage.members else len(stage.devices) for stage in build.stages])
             problems = [*_missing_files(build), *_broken_stages(build)]
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)

@@ -5,19 +5,23 @@
     {"ids": "input_ids", "position": "position", "logits": "logits", "batch": 8, "context": 1024, "groups": 2, "chunk": 64,
      "vocabulary": 32000,
      "states": [{"name": "past_key_values.0.key", "result": "present.0.key", "stage": 0, "dtype": "f32",
-                 "shape": [8, 4, 1024, 64], "axis": 2}, ...]}
+                 "shape": [8, 4, 1024, 64], "axis": 2}, ...],
+     "serving": {"1": [0, 1, 0, 0]}}
 
 A state is an input of its stage's ONNX models, and under ``result`` an output of them; it crosses no edge. ``ids`` (int64
 ``[batch, n]``), ``position`` (int64 ``[batch]``: of the first of these n tokens) and ``logits`` (``[batch, n, vocabulary]``)
 are arguments and result of the unsplit model, where n is 1 in the *step* program ``stages/stageK.onnx`` and ``chunk`` in the
 *prompt* program ``stages/stageK.prompt.onnx``. With ``chunk`` 1 there are no prompt programs. Of a recurrent model that is no
 language model ``ids``, ``position`` and ``logits`` are empty.
+
+``serving`` says of a stage with replicas which of them serves each group: the one whose process has the group's states. Left
+out, group g is served by replica g modulo their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ir.core.types import DType, TensorType
@@ -39,7 +43,8 @@ class State:
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """The entry ``decoding`` of ``plan.json``. ``batch``: sequences of a group; ``context``: positions of a cache; ``groups``:
-    groups in flight, each with its own states; ``chunk``: tokens of a sequence that the prompt program takes at once."""
+    groups in flight, each with its own states; ``chunk``: tokens of a sequence that the prompt program takes at once;
+    ``serving``: by stage, of each group the number of the replica that serves it."""
 
     states: tuple[State, ...]
     ids: str = ""
@@ -50,6 +55,7 @@ class Decoding:
     groups: int = 1
     chunk: int = 1
     vocabulary: int = 0
+    serving: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def generates(self) -> bool:
@@ -65,8 +71,29 @@ class Decoding:
     def of_stage(self, stage: int) -> tuple[State, ...]:
         return tuple(state for state in self.states if state.stage == stage)
 
+    def serves(self, stage: int, replicas: int) -> tuple[int, ...]:
+        """The replica of a stage that serves each group."""
+        return self.serving.get(stage) or tuple(group % replicas for group in range(self.groups))
+
+    def require_served(self, replicas: Sequence[int]) -> None:
+        """Raises ValueError where groups are not shared by the replicas of a stage, of which there are so many by stage."""
+        for stage, count in enumerate(replicas):
+            if count > 1 and not self.generates:
+                raise ValueError(f"stage {stage} has states and {count} replicas; one expected of a model without tokens")
+            serves = self.serves(stage, count)
+            if len(serves) != self.groups or set(serves) != set(range(count)):
+                raise ValueError(
+                    f"the {count} replicas of stage {stage} serve groups {list(serves)}; one of them expected for each of "
+                    f"{self.groups} groups, and each for one at least"
+                )
+        if unknown := [stage for stage in self.serving if not 0 <= stage < len(replicas)]:
+            raise ValueError(f"'serving' of 'decoding' names stage {unknown[0]} of {len(replicas)}")
+
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "states": [asdict(state) for state in self.states]}
+        told = {**asdict(self), "states": [asdict(state) for state in self.states]}
+        del told["serving"]
+        serving = {str(stage): list(serves) for stage, serves in sorted(self.serving.items())}
+        return {**told, "serving": serving} if serving else told
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Decoding:
@@ -82,9 +109,13 @@ class Decoding:
                 raise ValueError(f"state '{state['name']}' has no axis {axis}")
             texts = {name: _text(state[name], name) for name in ("name", "result", "dtype")}
             states.append(State(**texts, stage=_number(state["stage"], "stage", 0), shape=shape, axis=axis))
+        serving = {
+            int(stage): tuple(_number(replica, "serving", 0) for replica in serves)
+            for stage, serves in dict(data.get("serving") or {}).items()
+        }
         if ids and numbers["context"] < numbers["chunk"]:
             raise ValueError(f"a chunk of {numbers['chunk']} tokens is longer than the context, {numbers['context']}")
-        return cls(tuple(states), ids, position, logits, **numbers)
+        return cls(tuple(states), ids, position, logits, **numbers, serving=serving)
 
 
 def prompt_name(model: str) -> str:

@@ -10,6 +10,9 @@ In period k of a row, a step works on microbatch k + its offset, if that is one 
 kind of step of a stage comes once in a period, so its microbatches come in order, and what one step leaves for another is a
 queue.
 
+While a build generates tokens, a place works on each microbatch that it is fed, a *step* of a group: the table from the starter
+(``dnnc.engines.onnxruntime.decoding.wire``) names the group, and the group the replicas that it comes from and goes to.
+
 Invariant: a step runs as soon as its lane is free and nothing that it waits for is missing (``blocker``).
 """
 
@@ -24,6 +27,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, GROUP
 from dnnc.engines.onnxruntime.engine import End, Incoming, Outgoing, Runnable
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.onnx.elements import Array
@@ -41,7 +45,8 @@ Mark: TypeAlias = Callable[[int, int, int], None]
 Event: TypeAlias = tuple[str, int, int, float, float, str, tuple[int | None, ...]]
 """A step: action, stage, microbatch, start, end, title, and the channel of each of its actions."""
 Ends: TypeAlias = Sequence[Any]
-"""Edge ends, one per replica of the other stage; end m % n handles microbatch m, None where no microbatch of ours does."""
+"""Edge ends, one per replica of the other stage, or per group of sequences: end m % n handles microbatch m, or the steps of
+group m; None where none of ours does."""
 
 
 @dataclass(slots=True)
@@ -58,9 +63,20 @@ class Work:
     feeds: list[Incoming]
     sinks: list[Outgoing]
     outputs: list[Ends] = field(init=False)
+    tables: Incoming | None = field(init=False)
+    taken: int = 0
 
     def __post_init__(self) -> None:
         self.outputs = [*self.sends, *([sink] for sink in self.sinks)]
+        self.tables = next((feed for feed in self.feeds if any(v.name == CONTROL for v in feed.edge.values)), None)
+
+    def turn(self, microbatch: int) -> int | None:
+        """Which end handles a microbatch that was not computed yet, modulo their number: that of its group where tables from
+        the starter name groups, None while the table is not there. ``taken``: microbatches whose inputs ``F`` has taken."""
+        if self.tables is None:
+            return microbatch
+        arrived, number = self.tables.arrived[0], microbatch - self.taken
+        return int(self.tables.values(arrived[number])[CONTROL].data.reshape(-1)[GROUP]) if number < len(arrived) else None
 
 
 Handed: TypeAlias = tuple[Outgoing, int, Mapping[str, Any]]
@@ -79,17 +95,20 @@ class Receive:
     taken: deque[list[tuple[Incoming, int]]] = field(default_factory=deque)
 
     def blocker(self, microbatch: int) -> Any:
+        turn = self.work.turn(microbatch)
+        if turn is None:
+            return self.work.tables
         for ends, numbers in self.parts:
-            side = ends[microbatch % len(ends)]
+            side = ends[turn % len(ends)]
             for number in numbers:
                 if not side.arrived[number]:
                     return side
         return None
 
     def run(self, microbatch: int, follower: Follower) -> None:
-        slots = []
+        slots, turn = [], self.work.turn(microbatch) or 0
         for ends, numbers in self.parts:
-            side = ends[microbatch % len(ends)]
+            side = ends[turn % len(ends)]
             of_values = [side.arrived[number].popleft() for number in numbers]
             slots.append((side, of_values[0]))
         self.taken.append(slots)
@@ -149,18 +168,20 @@ class Compute:
         for feed in self.work.feeds:
             if not feed.complete:
                 return feed
+        turn = self.work.turn(microbatch) or 0
         for ends in self.work.outputs:
-            side = ends[microbatch % len(ends)]
+            side = ends[turn % len(ends)]
             if not side.has_free_slot:
                 return side
         return None
 
     def run(self, microbatch: int, follower: Follower) -> None:
-        work, program = self.work, self.work.program
+        work, program, turn = self.work, self.work.program, self.work.turn(microbatch) or 0
         inputs = {feed: feed.take() for feed in work.feeds}
+        work.taken = microbatch + 1
         for receive in self.receives:
             inputs.update(receive.taken.popleft())
-        sides: list[Outgoing] = [ends[microbatch % len(ends)] for ends in work.outputs]
+        sides: list[Outgoing] = [ends[turn % len(ends)] for ends in work.outputs]
         slots = [side.take() for side in sides]
         follower.mark(RUNNING, work.stage, microbatch)
         start = time.monotonic()

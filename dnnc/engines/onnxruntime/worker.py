@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -149,8 +149,8 @@ class Worker:
             stage["first"],
             stage["every"],
             self.stateful(stage) if "decoding" in stage else self.member(stage) if "segments" in stage else self.whole(stage),
-            [[end and self.transport.incoming(end) for end in ends] for ends in stage["receives"]],
-            [[end and self.transport.outgoing(end) for end in ends] for ends in stage["sends"]],
+            [_opened(ends, self.transport.incoming) for ends in stage["receives"]],
+            [_opened(ends, self.transport.outgoing) for ends in stage["sends"]],
             [self.transport.incoming(end) for end in stage["feeds"]],
             [self.transport.outgoing(end) for end in stage["sinks"]],
         )
@@ -191,6 +191,15 @@ class Worker:
         """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
         offset, size, weights = place
         return self.executor.load(read_memory(self.config["programs"], offset, size), outputs, weights)
+
+
+def _opened(ends: list[Any], opening: Callable[[Any], Any]) -> list[Any]:
+    """The ends of a list, each opened once: one may serve several groups."""
+    made: dict[str, Any] = {}
+    for key, end in ((json.dumps(end), end) for end in ends):
+        if key not in made:
+            made[key] = end and opening(end)
+    return [made[json.dumps(end)] for end in ends]
 
 
 def _specs(items: list[list[Any]]) -> tuple[ValueSpec, ...]:

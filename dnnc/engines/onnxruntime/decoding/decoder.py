@@ -10,7 +10,8 @@ token in a chunk is overwritten before anyone sees it. A chunk begins early enou
 some tokens again, with the same values.
 
 Invariants:
-1. at most one step of a group is under way, so caches are those of the tokens that a place counts as ``cached``;
+1. at most one step of a group is under way, so caches are those of the tokens that a place counts as ``cached``; of a stage
+   with replicas, one serves all steps of a group;
 2. the tokens of an answer depend on its request alone: another request that leaves or joins the group changes no other place;
 3. once a device has ended, or ``close`` is called, every answer that has not ended has an error. Where processes may be started
    again (``Pipeline.recover``), caches are computed again from the tokens that places keep.
@@ -38,7 +39,7 @@ from dnnc.engines.onnxruntime.decoding.wire import (
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
 from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Pipeline
-from dnnc.engines.onnxruntime.starter.served import Served, drained
+from dnnc.engines.onnxruntime.starter.served import FeedQueue, Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.onnx.elements import BY_NAME
@@ -67,12 +68,15 @@ class Place:
 
 @dataclass(slots=True)
 class Group:
-    """``busy``: whether a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of."""
+    """``busy``: whether a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of;
+    ``feeds``: links to the processes that serve it; ``drawn_by``: the link (its ``id``) by which its tokens come back."""
 
     number: int
     places: list[Place]
     busy: bool = False
     drawing: list[tuple[Place, Answer]] = field(default_factory=list)
+    feeds: list[FeedQueue] = field(default_factory=list)
+    drawn_by: int = 0
 
     @property
     def taken(self) -> int:
@@ -90,7 +94,7 @@ class Decoder(Served[Answer]):
         self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
         self._left: SimpleQueue[Answer] = SimpleQueue()
-        self._under_way: deque[Group] = deque()
+        self._under_way: dict[int, deque[Group]] = {}
 
     def ask(self, request: Request) -> Answer:
         """The answer to a request, which waits for a free place. Raises what ended the decoder, UsageError where it is
@@ -110,20 +114,27 @@ class Decoder(Served[Answer]):
     def _begin(self) -> None:
         """Uses the processes, which have just started: their caches are empty."""
         super()._begin()
-        self._tokens_from = next(sink for sink in self._pipeline.sinks if any(v.name == TOKENS for v in sink.side.edge.values))
+        draw = [sink for sink in self._pipeline.sinks if any(v.name == TOKENS for v in sink.side.edge.values)]
+        self._under_way = {id(sink): deque() for sink in draw}
         self._pipeline.order(ENDLESS, False)
-        self._under_way.clear()
         for group in self._groups:
             group.busy = False
+            group.feeds = [feed for feed in self._feeds if self._serves(feed.end, group)]
+            group.drawn_by = next(id(sink) for sink in draw if self._serves(sink, group))
             for place in group.places:
                 place.cached, place.reset = 0, True
+
+    def _serves(self, end: StarterEnd, group: Group) -> bool:
+        """Whether the place at the other end works on the steps of a group: all members of a mesh do."""
+        stage = self._pipeline.build.stages[end.place.stage]
+        return bool(stage.members) or stage.serves[group.number] == end.place.position
 
     def _round(self) -> None:
         self._seat()
         for group in self._groups:
             if not group.busy and group.taken:
                 self._feed(group)
-        self._pipeline.busy = bool(self._under_way)
+        self._pipeline.busy = any(group.busy for group in self._groups)
         for sink in self._pipeline.wait():
             self._collect(sink)
 
@@ -174,12 +185,12 @@ class Decoder(Served[Answer]):
             floats = float_bits(asked.temperature), float_bits(asked.top_p)
             table[1 + place.number] = (begin, row, place.reset, asked.seed, place.drawn, asked.top_k, *floats)
             place.reset = False
-        if not self._under_way:
+        if not any(other.busy for other in self._groups):
             self._pipeline.begin()
         group.busy = True
-        self._under_way.append(group)
+        self._under_way[group.drawn_by].append(group)
         values = {CONTROL: Raw(_INT64, table.shape, table), decoding.ids: Raw(_INT64, ids.shape, ids)}
-        for feed in self._feeds:
+        for feed in group.feeds:
             feed.queue.append(values)
             self._pipeline.feed(feed.end, feed)
 
@@ -187,10 +198,10 @@ class Decoder(Served[Answer]):
         """Takes the tokens of the steps that are done."""
         while sink.side.complete:
             slot = sink.side.take()
-            if sink is self._tokens_from:
+            if (steps := self._under_way.get(id(sink))) is not None:
                 if self._pipeline.failures:
                     raise self._pipeline.failure_of(min(self._pipeline.failures, key=lambda one: (one.microbatch, one.stage)))
-                group = self._under_way.popleft()
+                group = steps.popleft()
                 self._take_tokens(group, sink.side.values(slot)[TOKENS].data.tolist())
             sink.side.release(slot)
 

@@ -12,15 +12,6 @@ class NoDecoding(Fault, code="E1901"):
     hint = "compile a model with past_key_values as inputs and present as outputs, with --context N"
 
 
-class DecodingOnReplicas(Fault, code="E1902"):
-    """A stage of a language model is on several devices; the states of a sequence are on one."""
-
-    message = "stage {stage} is on {devices}; a stage with states runs on one device"
-    hint = "compile with --max-replicas 1 and no mesh"
-    stage: int
-    devices: tuple[str, ...]
-
-
 class PromptTooLong(Fault, code="E1903"):
     """Prompt and answer share the context that the build was compiled for."""
 

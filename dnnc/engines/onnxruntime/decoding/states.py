@@ -93,8 +93,8 @@ class StatefulProgram:
         first = self.models[0]
         self.input_names = tuple(name for name in first.inputs if name not in {state["name"] for state in told["states"]})
         self._cuda = settings.provider.name in ON_CUDA
-        self._states = [[self._buffers(state) for state in told["states"]] for _ in range(told["groups"])]
-        self._turns = [0] * told["groups"]
+        self._states = {group: [self._buffers(state) for state in told["states"]] for group in told["served"]}
+        self._turns = dict.fromkeys(told["served"], 0)
         self._position = np.zeros(told["batch"], np.int64)
         self._logits = {
             kind: np.zeros(nbytes(BY_NUMBER[spec.element], spec.shape or ()), np.uint8)

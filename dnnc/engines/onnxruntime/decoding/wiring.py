@@ -10,19 +10,16 @@ from typing import Any
 
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
 from dnnc.build.decoding import Decoding, prompt_name
-from dnnc.engines.onnxruntime.decoding.faults import DecodingOnReplicas, NoDecoding
+from dnnc.engines.onnxruntime.decoding.faults import NoDecoding
 from dnnc.engines.onnxruntime.decoding.wire import CONTROL, TOKENS, WORDS
 from ir.core.diagnostics import InvalidInput
 
 
 def require_decoding(build: Build) -> Decoding:
-    """What the build says of decoding. Raises InvalidInput for one that does not generate, or whose groups would take turns on
-    replicas."""
+    """What the build says of decoding. Raises InvalidInput for one that does not generate."""
     decoding = build.decoding
     if decoding is None or not decoding.generates:
         raise InvalidInput(NoDecoding(), where=str(build.folder))
-    if wide := next((stage for stage in build.stages if len(stage.devices) > 1), None):
-        raise InvalidInput(DecodingOnReplicas(wide.index, wide.devices), where=str(build.folder))
     return decoding
 
 
@@ -44,9 +41,10 @@ def decoding_build(build: Build) -> Build:
                 outputs=(tokens,) if draws else (),
                 receives=tuple(_longest(channel, decoding) for channel in stage.receives),
                 sends=tuple(_longest(channel, decoding) for channel in stage.sends),
+                serves=decoding.serves(stage.index, 1 if stage.members else len(stage.devices)),
             )
         )
-    # All devices work on the step that was fed last: the next one waits for its tokens.
+    # Each place works on the steps that it is fed, in this order: the next step of a group waits for its tokens.
     rows = tuple(
         (device, tuple(replace(action, microbatch=0) for action in actions)) for device, actions in build.schedule.rows
     )
@@ -54,12 +52,14 @@ def decoding_build(build: Build) -> Build:
     return replace(build, stages=tuple(stages), inputs=(control, words), outputs=(tokens,), schedule=schedule)
 
 
-def role_of(build: Build, stage: StageProgram) -> dict[str, Any]:
-    """What the process of a stage is told of its states."""
+def role_of(build: Build, stage: StageProgram, replica: int) -> dict[str, Any]:
+    """What the process of a replica of a stage is told of its states: those of the groups that it serves, in ``dnnc run`` the
+    first one."""
     decoding = build.decoding
     assert decoding is not None
     assert stage.model is not None
-    told = replace(decoding, states=decoding.of_stage(stage.index)).to_json()
+    served = [group for group, by in enumerate(stage.serves) if by == replica] if stage.serves else [0]
+    told = {**replace(decoding, states=decoding.of_stage(stage.index)).to_json(), "served": served}
     return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 else {})}
 
 

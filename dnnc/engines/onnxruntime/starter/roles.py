@@ -39,6 +39,7 @@ from dnnc.engines.onnxruntime.transport.wiring import (
     uses_of,
 )
 from dnnc.onnx.elements import BY_NAME
+from ir.core.module import Action
 from ir.ops.rows import lanes
 
 Role: TypeAlias = dict[str, Any]
@@ -51,8 +52,8 @@ STARTER = ""
 @dataclass(slots=True)
 class _Wires:
     """The ends of links at one place. ``receives``, ``sends``: by the stage (or member of a mesh) at the other end, one for
-    each of its replicas, None for a replica that works on none of this place's microbatches; ``feeds``, ``sinks``: from and to
-    the starter."""
+    each of its replicas, or for each group that these serve, None for one that works on none of this place's microbatches;
+    ``feeds``, ``sinks``: from and to the starter."""
 
     receives: dict[Any, list[Any]] = field(default_factory=dict)
     sends: dict[Any, list[Any]] = field(default_factory=dict)
@@ -72,7 +73,7 @@ def roles(
     ``threads``: of each device, 0 for as many as its type has; ``optimize``: onnxruntime's graph optimisations; ``hosts``: that
     of each device, which is the starter's where it is not stated."""
     every = stage_places(build)
-    rows = {device: lanes(actions, build.flow.comm) for device, actions in build.schedule.rows}
+    rows = {device: _lanes(build, actions) for device, actions in build.schedule.rows}
     wires = _wires(build, links, every, hosts or {})
     numbers = count(GROUP_LINKS)
     groups = {stage.index: _groups(stage, hosts or {}, numbers) for stage in build.stages if stage.members}
@@ -90,10 +91,18 @@ def roles(
             "provider": build.provider(device).to_json(),
             "stages": [stage for of, stage in stages if of == device],
             "peers": sorted({end[2][1] for of, stage in stages if of == device for end in ends_of(stage) if end[0] == NETWORK}),
-            "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
+            "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device]],
         }
         for device in dict.fromkeys(place.device for place in every)
     ]
+
+
+def _lanes(build: Build, actions: Sequence[Action]) -> list[Sequence[Action]]:
+    """The lanes of a row, transfers first. Stages that serve groups have lanes of their own: they may work on unlike steps."""
+    stages = {action.stage for action in actions}
+    apart = [{stage} for stage in sorted(stages)] if any(build.stages[stage].serves for stage in stages) else [stages]
+    found = (lanes([action for action in actions if action.stage in some], build.flow.comm)[::-1] for some in apart)
+    return [lane for of_stages in found for lane in of_stages]
 
 
 def _wires(build: Build, links: Sequence[Link], every: Sequence[Place], hosts: Mapping[str, str]) -> list[_Wires]:
@@ -118,8 +127,12 @@ def _wires(build: Build, links: Sequence[Link], every: Sequence[Place], hosts: M
 def _note(build: Build, ends: dict[Any, list[Any]], other: Place, end: Any) -> None:
     """Puts one end of a link among those of the stage, or of the member of a mesh, at its other end."""
     stage = build.stages[other.stage]
-    key, width = ((other.stage, other.position), 1) if stage.members else ((other.stage, -1), len(stage.devices))
-    ends.setdefault(key, [None] * width)[other.position % width] = end
+    if stage.members:
+        ends[other.stage, other.position] = [end]
+        return
+    turns = stage.serves or range(len(stage.devices))
+    of_stage = ends.setdefault((other.stage, -1), [None] * len(turns))
+    of_stage[:] = [end if replica == other.position else before for replica, before in zip(turns, of_stage, strict=True)]
 
 
 def _groups(stage: StageProgram, hosts: Mapping[str, str], numbers: Iterator[int]) -> list[dict[str, Any]]:
@@ -164,7 +177,7 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
     }
     if not stage.members:
         specs = output_specs(build, place.stage)
-        states = {"decoding": role_of(build, stage)} if build.decoding is not None else {}
+        states = {"decoding": role_of(build, stage, place.position)} if build.decoding is not None else {}
         return {**common, **states, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
     program = stage.members[place.position]
     leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape in end[1][2]}

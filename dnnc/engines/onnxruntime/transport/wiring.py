@@ -1,7 +1,8 @@
 """Who sends what to whom: the edges between the stages of a build, and the links between the places of stages.
 
 A *place* is a device at work on a stage. A stage has one place, one per replica (replicas take microbatches in turn), or one
-per member of its mesh (members work on each microbatch together). A device has one process for all its places.
+per member of its mesh (members work on each microbatch together). While a build generates tokens, replicas do not take turns:
+each works on the steps of the groups that it serves. A device has one process for all its places.
 
 An *edge* has all values that go from one stage to another; a *link* has those that go from one place to another. Two replicas
 have a link if they work on a common microbatch. Member i of a mesh receives from member i mod n of the n members of the
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from math import gcd
 
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
@@ -93,7 +95,7 @@ def build_edges(build: Build) -> tuple[Edge, ...]:
 def stage_places(build: Build) -> tuple[Place, ...]:
     """All places, ordered by stage and position."""
     return tuple(
-        Place(stage.index, position, device, *((0, 1) if stage.members else (position, len(stage.devices))))
+        Place(stage.index, position, device, *((0, 1) if stage.members or stage.serves else (position, len(stage.devices))))
         for stage in build.stages
         for position, device in enumerate(stage.devices)
     )
@@ -109,6 +111,8 @@ def links(build: Build) -> tuple[Link, ...]:
         maker, reader = (build.stages[end] if end != FEEDER else None for end in (edge.producer, edge.consumer))
         if (maker and maker.members) or (reader and reader.members):
             pairs = _mesh_pairs(maker, reader)
+        elif (maker and maker.serves) or (reader and reader.serves):
+            pairs = sorted(set(zip(maker.serves if maker else repeat(0), reader.serves if reader else repeat(0), strict=False)))
         else:
             sources, targets = len(numbers[edge.producer]), len(numbers[edge.consumer])
             common = gcd(sources, targets)
@@ -150,7 +154,7 @@ def _common_microbatches(a: int, b: int, maker: StageProgram | None, reader: Sta
     the least common multiple of their numbers of replicas."""
     first, step = 0, 1
     for position, stage in ((a, maker), (b, reader)):
-        if stage is not None and not stage.members and len(stage.devices) > 1:
+        if stage is not None and not stage.members and not stage.serves and len(stage.devices) > 1:
             width = len(stage.devices)
             while first % width != position:
                 first += step

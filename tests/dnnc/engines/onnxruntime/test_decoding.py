@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from dnnc.api.session import Session
+from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.answers import Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
 from dnnc.engines.onnxruntime.decoding.sampling import next_token
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
-from ir.core.diagnostics import DnncError, InvalidInput, UsageError
-from tests.dnnc.engines.onnxruntime.builds import make_build
+from ir.core.diagnostics import DnncError, UsageError
+from tests.dnnc.engines.onnxruntime.builds import make_build, scheduled
 from tests.dnnc.engines.onnxruntime.decoding_builds import VOCABULARY, Sizes, decoder_build, greedy, logits_of
 from tests.dnnc.engines.onnxruntime.processes import nothing_left
 
@@ -160,11 +161,44 @@ def test_a_build_without_states_generates_nothing(tmp_path: Path) -> None:
         session.generate([1])
 
 
-def test_replicas_share_no_states(tmp_path: Path) -> None:
-    build = decoder_build(tmp_path)
-    wide = replace(build, stages=(replace(build.stages[0], devices=("cpu0", "cpu2")), build.stages[1]))
-    with pytest.raises(InvalidInput, match="a stage with states runs on one device"):
-        Decoder(wide)
+@pytest.mark.parametrize(
+    ("devices", "serving", "sizes"),
+    [
+        ((("a",), ("b", "c")), {}, Sizes()),
+        ((("a", "b"), ("c", "d")), {0: (0, 1, 1, 1), 1: (1, 0, 0, 1)}, Sizes(batch=1, groups=4)),
+        ((("a", "b"), ("b",)), {0: (0, 1, 0)}, Sizes(groups=3, chunk=1)),
+    ],
+    ids=["a replica for each group", "unlike shares", "a device of two stages"],
+)
+def test_replicas_serve_groups(tmp_path: Path, devices: Any, serving: Any, sizes: Sizes) -> None:
+    """Requests that begin and end at different times, over stages whose replicas have the states of their groups alone."""
+    build = decoder_build(tmp_path, sizes)
+    assert build.decoding is not None
+    stages = tuple(replace(stage, devices=on) for stage, on in zip(build.stages, devices, strict=True))
+    build = scheduled(replace(build, stages=stages, decoding=replace(build.decoding, serving=serving)))
+    with Decoder(build) as decoder:
+        asked = [Request(tuple(prompt), 3 + number) for number, prompt in enumerate(PROMPTS)]
+        for request, answer in [(request, decoder.ask(request)) for request in asked]:
+            count = min(request.max_tokens or 0, CONTEXT - len(request.ids))
+            assert list(answer) == greedy(request.ids, count, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("serving", "words"),
+    [
+        ({"1": [0, 0]}, r"the 2 replicas of stage 1 serve groups \[0, 0\]; one of them expected for each of 2 groups"),
+        ({"1": [0, 1, 0]}, r"serve groups \[0, 1, 0\]"),
+        ({"0": [1, 0]}, "the 1 replicas of stage 0 serve groups"),
+        ({"7": [0, 0]}, "names stage 7 of 2"),
+        ({"1": [0, "b"]}, "an integer from 0 on expected"),
+    ],
+)
+def test_groups_that_are_not_shared_by_replicas(tmp_path: Path, serving: Any, words: str) -> None:
+    decoding = decoder_build(tmp_path).decoding
+    assert decoding is not None
+    assert Decoding.from_json(decoding.to_json()) == decoding
+    with pytest.raises(ValueError, match=words):
+        Decoding.from_json({**decoding.to_json(), "serving": serving}).require_served([1, 2])
 
 
 def test_a_closed_session_fails_its_answers(tmp_path: Path) -> None:
