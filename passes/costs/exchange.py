@@ -39,8 +39,8 @@ from passes.costs.network import Network, Path
 BUCKET = 25 << 20
 """Bytes of gradients that are summed together at most: as PyTorch's data parallel training has it."""
 LAST = 1 << 20
-"""Bytes of the bucket whose sum begins last, with nothing left to hide behind. Of less, latency would be most of its seconds
-(``tests.bench.data_parallel``)."""
+"""Bytes of the bucket whose sum begins last, with nothing left to hide behind, and of the first, until which links are idle.
+Of less, latency would be most of its seconds (``tests.bench.data_parallel``)."""
 MOST_PAIRS = 1 << 10
 """Pairs of members whose routes are all looked at; of more, one for each pair of classes of devices that can be exchanged."""
 
@@ -82,11 +82,13 @@ def buckets(sizes: Sequence[float]) -> list[list[int]]:
     """Gradients that are summed together, by number; ``sizes``: bytes, in the order in which the backward pass makes them.
 
     They are filled from the end: the last holds at most ``LAST`` bytes, each before it at most twice as many as the next may,
-    none more than ``BUCKET``, but for a bucket of one gradient."""
+    none more than ``BUCKET``, nor ``LAST`` more than all gradients before it, but for a bucket of one gradient. So the first
+    is as small as the last, and each of those behind it at most about as large as what links have to do before it."""
     found: list[list[int]] = []
-    held, room = 0.0, LAST / 2
+    held, room, before = 0.0, LAST / 2, math.fsum(sizes)
     for number in reversed(range(len(sizes))):
-        if not found or held + sizes[number] > room:
+        before -= sizes[number]
+        if not found or held + sizes[number] > min(room, LAST + before):
             found.append([])
             held, room = 0.0, min(2 * room, BUCKET)
         found[-1].append(number)

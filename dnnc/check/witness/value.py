@@ -88,13 +88,16 @@ class Summed(NamedTuple):
 def exposed(sums: Iterable[Summed]) -> float:
     """Seconds behind a backward pass until the last sum of gradients ends; ``sums`` in the order of the ops that read the
     weights first. From the last that the pass makes to the first they go into buckets, of at most 2^20 bytes, then of twice as
-    many each, up to ``BUCKET``, or of one gradient. The sum of a bucket begins once the pass has made the last gradient in it
-    and the sum before has ended. So the sums from bucket k on end at least what they take, less what is left of the pass at k,
-    behind the pass; and one k makes that exact."""
+    many each, up to ``BUCKET``, none of 2^20 bytes more than the pass makes before it, or of one gradient. The sum of a bucket
+    begins once the pass has made the last gradient in it and the sum before has ended. So the sums from bucket k on end at
+    least what they take, less what is left of the pass at k, behind the pass; and one k makes that exact."""
+    last_first = sorted(sums, key=lambda one: one.left)
+    before = sum(one.size for one in last_first)
     most = behind = left = held = 0.0
     room = float(1 << 19)
-    for one in sorted(sums, key=lambda one: one.left):
-        if not behind or held + one.size > room:
+    for one in last_first:
+        before -= one.size
+        if not behind or held + one.size > min(room, before + (1 << 20)):
             held, room, left = 0.0, min(2 * room, float(BUCKET)), one.left
         held += one.size
         behind += one.seconds

@@ -149,7 +149,7 @@ def sums_behind(sizes: list[int], works: list[Passes], weights: list[list[str]],
     last_first, room, bucket_of = 0, float(1 << 20), [0] * len(gradients)
     held = 0.0
     for number, size in enumerate(gradients):  # the first op's is made last: buckets are filled from there
-        if number and held + size > room:
+        if number and held + size > min(room, (1 << 20) + sum(gradients[number + 1 :])):
             last_first, held, room = last_first + 1, 0.0, min(2 * room, BUCKET)
         bucket_of[number], held = last_first, held + size
     clock = free = 0.0
