@@ -28,6 +28,7 @@ from dnnc.data.inputs import check_inputs, split_microbatches
 from dnnc.engines.onnxruntime.decoding.answers import Answer, Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
 from dnnc.engines.onnxruntime.decoding.faults import GeneratesTokens, NoDecoding
+from dnnc.engines.onnxruntime.decoding.wiring import decoding_build
 from dnnc.engines.onnxruntime.run import processes_on
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
@@ -75,8 +76,9 @@ class Session:
             if port.dtype not in ("", "string") and port.shape is not None and all(isinstance(dim, int) for dim in port.shape)
         }
         with python_terms(), ExitStack() as stack:
-            processes = stack.enter_context(processes_on(files, options, cluster, lambda diagnostic: warn([diagnostic])))
             self._decoding = files.decoding if files.decoding is not None and files.decoding.generates else None
+            run = decoding_build(files) if self._decoding is not None else files
+            processes = stack.enter_context(processes_on(run, options, cluster, lambda diagnostic: warn([diagnostic])))
             self._running: Stream | Decoder
             if self._decoding is not None:
                 self._running = stack.enter_context(Decoder(files, options, processes))

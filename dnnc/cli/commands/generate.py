@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dnnc.cli.commands.execute import CoresOption, TimeoutOption
-from dnnc.cli.console import put, put_json
+from dnnc.cli.console import put, put_json, show_warnings
 from dnnc.cli.faults import (
     NoPrompt,
     NotTokenIds,
@@ -19,7 +19,7 @@ from dnnc.cli.faults import (
     TokenizerUnreadable,
 )
 from dnnc.cli.options import shared as opt
-from ir.core.diagnostics import InvalidInput, UsageError, visible
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError, visible
 
 if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.decoding.answers import Answer
@@ -74,17 +74,24 @@ def generate(
     ] = None,
     threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
+    cluster: opt.ClusterOption = "",
+    host: opt.HostNodesOption = None,
+    ports: opt.PortsOption = opt.PORTS,
+    wait: opt.WaitOption = opt.WAIT,
     json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
 ) -> None:
     """Go on with each prompt by the language model of DIR, which was compiled with --context.
 
-    One answer is printed as it comes; several are generated together, and printed one after the other.
+    One answer is printed as it comes; several are generated together, and printed one after the other. Where a process is
+    killed, or with --cluster a host is lost, the stages are started again and the answers go on.
     """
     from dnnc.build.build import Build
     from dnnc.build.elsewhere import require_here
     from dnnc.engines.onnxruntime.decoding.answers import Request
     from dnnc.engines.onnxruntime.decoding.decoder import Decoder
-    from dnnc.engines.onnxruntime.decoding.wiring import require_decoding
+    from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
+    from dnnc.engines.onnxruntime.run import processes_on
     from dnnc.engines.onnxruntime.starter.starting import RunOptions
     from ir.system.scratch import remove_dead_scratch
 
@@ -97,6 +104,7 @@ def generate(
     words = _tokenizer(tokenizer) if tokenizer is not None else None
     if words is not None:
         prompts = [words.encode(text).ids for text in prompt or ()] + prompts
+    stated = opt.cluster_options(cluster, host, ports, wait)
     remove_dead_scratch()
     files = Build.open(build)
     decoding = require_decoding(files)
@@ -106,10 +114,18 @@ def generate(
         Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends)
         for number, tokens in enumerate(prompts)
     ]
-    require_here(files.files)
-    with Decoder(files, RunOptions(threads=threads or 0, timeout=timeout or None)) as decoder:
-        answers = [decoder.ask(request) for request in requests]
-        told = [_told(answer, words, stream=not json and len(answers) == 1) for answer in answers]
+    require_here(files.files, hosts=1 if stated is None else None)
+    run, options = decoding_build(files), RunOptions(threads=threads or 0, timeout=timeout or None)
+
+    def warn(diagnostic: Diagnostic) -> None:
+        show_warnings([diagnostic], quiet)
+
+    with processes_on(run, options, stated, warn) as processes:
+        decoder = Decoder(files, options, processes)
+        decoder.tell(warn)
+        with decoder:
+            answers = [decoder.ask(request) for request in requests]
+            told = [_told(answer, words, stream=not json and len(answers) == 1) for answer in answers]
     if json:
         put_json("generate", {"answers": [{"prompt": list(p), **one} for p, one in zip(prompts, told, strict=True)]})
     elif len(told) > 1:

@@ -31,8 +31,8 @@ class StageStopped(RuntimeFailure):
 
 
 class Lost(StageStopped):
-    """A process of a run on several hosts was killed from outside, its host has gone, or a connection broke: what another try
-    may mend (``starter.recovery``)."""
+    """A process was killed from outside, its host has gone, or a connection broke: what another try may mend
+    (``starter.recovery``)."""
 
 
 class Interrupted(RuntimeFailure):

@@ -244,6 +244,14 @@ class RunGoesOn(Fault, code="W0637"):
     seconds: float
 
 
+class StageStartedAgain(Fault, code="W0639"):
+    """A process of a language model was killed on this host. All are started again and compute the caches of the answers under
+    way anew."""
+
+    message = "{what}; the stages are started again, and answers go on from the tokens that they have"
+    what: str
+
+
 class PlannedForOthers(Fault, code="W0624"):
     """Device types of the build are no CPUs and name no execution provider, so this machine's CPU runs in their place."""
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +19,7 @@ from dnnc.build.build import Build
 from dnnc.check.tokens import Whole
 from dnnc.cli import main
 from ir.text.units import bytes_text, count_text, seconds_text
+from tests.dnnc.engines.onnxruntime.processes import descendants, gone
 
 WORDS = 256
 LLAMA = "zoo:llama-7b,layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,cache=inplace,context=32,batch=2"
@@ -90,6 +97,57 @@ def test_what_is_refused(
     (tmp_path / "bad.json").write_text("{}")
     assert main(["generate", build, *(part.format(folder=tmp_path) for part in arguments)]) == code
     assert words in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def long_build(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of answers that take seconds."""
+    out = str(tmp_path_factory.mktemp("generate") / "long")
+    model = LLAMA.replace("context=32,batch=2", "context=4096,batch=1")
+    assert main(["compile", model, "-t", "preset:cpu-2", "-o", out, "--context", "4096", "--stages", "2", "-q"]) == 0
+    return out
+
+
+@contextmanager
+def generating(build: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, in a process group of its own, once it has printed something of its answer."""
+    command = [sys.executable, "-m", "dnnc", "generate", build, "--ids", "1,2,3", *arguments]
+    segments = set(os.listdir("/dev/shm"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        stages = descendants(process.pid)
+        assert len(stages) == 2
+        yield process
+    assert gone(stages)
+    assert set(os.listdir("/dev/shm")) <= segments
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_an_interrupted_answer_leaves_nothing(long_build: str, how: signal.Signals, code: int) -> None:
+    """A terminal interrupts the whole group; who ends the command otherwise ends it alone."""
+    with generating(long_build) as process:
+        if how == signal.SIGINT:
+            os.killpg(process.pid, how)
+        else:
+            process.send_signal(how)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == code
+        assert b"Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_killed_changes_no_answer(long_build: str) -> None:
+    options = ["--temperature", "0.8", "--seed", "3", "--max-tokens", "1500"]
+    with generating(long_build, *options) as process:
+        whole, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, b"")
+    with generating(long_build, *options) as process:
+        os.kill(descendants(process.pid)[1], signal.SIGKILL)
+        found, said = process.communicate(timeout=120)
+        assert (process.returncode, found) == (0, whole)
+        assert b"W0639" in said
 
 
 def test_a_check_compares_tokens_with_the_unsplit_model(build: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ Invariants:
 1. at most one step of a group is under way, so caches are those of the tokens that a place counts as ``cached``; of a stage
    with replicas, one serves all steps of a group;
 2. the tokens of an answer depend on its request alone: another request that leaves or joins the group changes no other place;
-3. once a device has ended, or ``close`` is called, every answer that has not ended has an error. Where processes may be started
-   again (``Pipeline.recover``), caches are computed again from the tokens that places keep.
+3. once ``close`` is called, or a device has ended for good, every answer that has not ended has an error. A device that was
+   killed is started again (``recovery``), and caches are computed again from the tokens that places keep.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from dnnc.engines.onnxruntime.decoding.wire import (
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
 from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Pipeline
+from dnnc.engines.onnxruntime.starter.recovery import Recovery
 from dnnc.engines.onnxruntime.starter.served import FeedQueue, Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.codec import Raw
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
 _INT64 = BY_NAME["int64"].number
+_MOST_LOSSES, _AGAIN_SECONDS = 3, 60.0
+"""On this host, a decoder goes on after so many losses within these seconds, and draws its next token within them."""
 
 
 @dataclass(slots=True)
@@ -87,9 +90,11 @@ class Decoder(Served[Answer]):
     """``with Decoder(build) as decoder: list(decoder.ask(request))``."""
 
     def __init__(self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None) -> None:
-        """``processes``: as of a ``Pipeline``. Raises as ``Pipeline``, and InvalidInput for a build that does not generate."""
+        """``processes``: as of a ``Pipeline``, of ``decoding_build(build)``. Raises as ``Pipeline``, and InvalidInput for a
+        build that does not generate."""
         self.decoding = require_decoding(build)
-        super().__init__(Pipeline(decoding_build(build), options, processes), "dnnc-decoder")
+        recovery = Recovery(_AGAIN_SECONDS, _MOST_LOSSES) if processes is None else None
+        super().__init__(Pipeline(decoding_build(build), options, processes, recovery), "dnnc-decoder")
         batch = range(self.decoding.batch)
         self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
@@ -207,7 +212,8 @@ class Decoder(Served[Answer]):
 
     def _take_tokens(self, group: Group, tokens: list[int]) -> None:
         group.busy = False
-        self._pipeline.recovery.answered()
+        if group.drawing:  # a step that only computes caches again is no progress
+            self._pipeline.recovery.answered()
         for place, answer in group.drawing:
             if place.answer is not answer:  # it was closed meanwhile
                 continue

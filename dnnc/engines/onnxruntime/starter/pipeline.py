@@ -33,6 +33,7 @@ from dnnc.engines.onnxruntime.faults import (
     NothingMoves,
     NothingToRun,
     NotSoManyThreads,
+    SessionClosed,
     StageSilent,
     StageTooSlow,
 )
@@ -84,9 +85,14 @@ class Pipeline:
     """The running processes of a build: ``with Pipeline(build) as pipeline: pipeline.run(...)``, any number of runs."""
 
     def __init__(
-        self, build: Build, options: RunOptions | None = None, processes: Processes | FarProcesses | None = None
+        self,
+        build: Build,
+        options: RunOptions | None = None,
+        processes: Processes | FarProcesses | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
-        """``processes``: those of other hosts; this host's where there are none."""
+        """``processes``: those of other hosts; this host's where there are none. ``recovery``: how runs go on after a loss;
+        without it as ``processes`` say."""
         self.build = build
         self.options = options or RunOptions()
         if self.options.threads < 0:
@@ -100,7 +106,7 @@ class Pipeline:
         self._count = 0  # microbatches of all runs
         self._base = 0  # those of former runs
         self._numbers: Sequence[int] = _EVERY  # in this run, of those that are fed
-        self.recovery = Recovery(self._all.wait)
+        self.recovery = recovery or Recovery(self._all.wait)
         self._begun = time.monotonic_ns()
         self._feeding: dict[int, Iterator[None]] = {}
         self.failures: list[Failed] = []
@@ -111,6 +117,8 @@ class Pipeline:
             try:
                 self._start()
             except Lost as lost:
+                if not self.recovery.far:
+                    raise  # nothing was asked yet that would be lost
                 self.recover(lost)
         except BaseException as error:
             self.close()
@@ -137,7 +145,9 @@ class Pipeline:
         """The links through which the model's outputs arrive."""
         return tuple(self._all.sinks)
 
-    def _start(self) -> None:
+    def _start(self, stopped: Stopped = lambda: False) -> None:
+        """Starts all and waits until they have loaded their programs. Raises UsageError where nobody waits any more
+        (``stopped``)."""
         self._all.start()
         for process in self._all.every:
             os.set_blocking(process.control, False)
@@ -151,6 +161,8 @@ class Pipeline:
             self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(process.ready for process in self._all.every):
             self.wait()
+            if stopped():
+                raise UsageError(SessionClosed())
 
     def close(self) -> None:
         """Ends every process and closes everything; may be called again."""
@@ -247,7 +259,7 @@ class Pipeline:
             self._selector = selectors.DefaultSelector()
             self._count = self._base = 0
             self._numbers, self.failures, self._begun = _EVERY, [], time.monotonic_ns()
-            self._start()
+            self._start(stopped)
 
         self.recovery.go_on(lost, again, stopped)
 

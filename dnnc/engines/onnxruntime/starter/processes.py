@@ -103,13 +103,13 @@ def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch:
 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
-    """Raises the failure of a process that ended without reporting an error: ``Lost`` on another host for what may have come
-    from outside. ``doing``: what it was doing, in words."""
+    """Raises the failure of a process that ended without reporting an error: ``Lost`` for what may have come from outside.
+    ``doing``: what it was doing, in words."""
     if status == HOST_GONE:
         raise Lost(HostGone(process.host, doing), where=process.label(stage))
     machine = machine_ended(status, "\n".join(process.tail))
     signalled = -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
-    lost = process.host and (signalled or status == -signal.SIGKILL)
+    lost = signalled or status == -signal.SIGKILL
     failure = Lost if lost else StageStopped if signalled or machine else RuntimeFailure
     raise failure(StageEnded(ending(status), doing, process.last_words, machine), where=process.label(stage))
 

@@ -1,4 +1,4 @@
-"""Goes on after a loss: a process of a run on several hosts was killed, its host went down, or a connection broke.
+"""Goes on after a loss: a process was killed, its host went down, or a connection broke.
 
 Whatever is lost, everything ends and starts again, and what was not answered is asked again:
 
@@ -21,6 +21,9 @@ broke. What would come again is none: an error that a program raises, a crash, a
 
 Time: from a loss until the next microbatch is answered, ``seconds`` may pass; then the next loss, or the next try that fails,
 ends the run. So a host that stays away ends it, and a process that is killed each time, for lack of memory, too.
+
+On this host alone a run ends with its first loss: its inputs can be fed again by who started it. Decoding goes on, because an
+answer under way is lost else; nobody has to come back for that, so a few losses within ``seconds`` (``most``) end it.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dnnc.engines.onnxruntime.errors import Lost, StageStopped
-from dnnc.engines.onnxruntime.faults import RunGoesOn
+from dnnc.engines.onnxruntime.faults import RunGoesOn, StageStartedAgain
 from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput
 
 _LOG = logging.getLogger(__name__)
@@ -49,11 +52,19 @@ def _log(diagnostic: Diagnostic) -> None:
 @dataclass(slots=True)
 class Recovery:
     """``seconds``: those that may pass from a loss until the next microbatch is answered, 0 for runs that end with a loss;
-    ``tell``: gets a warning for each loss."""
+    ``most``: losses within ``seconds`` after which a run on this host still goes on, 0 for a run on several hosts, which waits
+    for them instead; ``tell``: gets a warning for each loss."""
 
     seconds: float
+    most: int = 0
     tell: Callable[[Diagnostic], None] = _log
     since: float | None = None
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def far(self) -> bool:
+        """Whether the run waits for lost hosts."""
+        return self.seconds > 0 and not self.most
 
     def answered(self) -> None:
         """Notes that all outputs of a microbatch are there."""
@@ -65,9 +76,10 @@ class Recovery:
         now = time.monotonic()
         self.since = now if self.since is None else self.since
         until = self.since + self.seconds
-        if now >= until:
+        if now >= until or self._too_many(now):
             raise lost
-        self.tell(RunGoesOn(lost.diagnostics[0].message, self.seconds).at(lost.diagnostics[0].where))
+        what, where = lost.diagnostics[0].message, lost.diagnostics[0].where
+        self.tell((StageStartedAgain(what) if self.most else RunGoesOn(what, self.seconds)).at(where))
         while True:
             try:
                 again(until)
@@ -75,10 +87,16 @@ class Recovery:
             except DnncError as error:
                 if stopped():
                     raise lost from None
-                mendable = isinstance(error, StageStopped | InvalidInput)
+                again_lost = isinstance(error, Lost) and not self._too_many(time.monotonic())
+                mendable = again_lost if self.most else isinstance(error, StageStopped | InvalidInput)
                 if not mendable or time.monotonic() + _PAUSE >= until:
                     raise StageStopped([*lost.diagnostics, *error.diagnostics]) from None
             time.sleep(_PAUSE)
+
+    def _too_many(self, now: float) -> bool:
+        """Counts a loss. Whether a run on this host has had more than ``most`` within ``seconds``."""
+        self.losses = [*(time for time in self.losses if time > now - self.seconds), now]
+        return 0 < self.most < len(self.losses)
 
 
 __all__ = ["Recovery", "Stopped"]

@@ -2,8 +2,8 @@
 
 The thread waits on the selector of the ``Pipeline``: for the devices, and for a pipe that ``_ask`` writes to.
 
-Invariant: once a device has ended, or ``close`` is called, whoever waits has an error, and ``_ask`` raises it. What was lost on
-several hosts is started again instead (``recovery``).
+Invariant: once a device has ended, or ``close`` is called, whoever waits has an error, and ``_ask`` raises it. Where the run
+goes on after a loss, devices are started again instead (``recovery``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ from dnnc.engines.onnxruntime.errors import Lost
 from dnnc.engines.onnxruntime.faults import SessionClosed
 from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
 from dnnc.engines.onnxruntime.starter.starting import StarterEnd
-from ir.core.diagnostics import UsageError
+from ir.core.diagnostics import Diagnostic, UsageError
 
 Asked = TypeVar("Asked")
 
@@ -69,6 +69,10 @@ class Served(ABC, Generic[Asked]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def tell(self, warn: Callable[[Diagnostic], None]) -> None:
+        """Lets ``warn`` be called, in the thread, for each loss after which the devices were started again."""
+        self._pipeline.recovery.tell = warn
 
     @property
     def processes(self) -> tuple[int, ...]:

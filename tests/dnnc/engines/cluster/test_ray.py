@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dnnc import load
 from dnnc.build.build import Build
 from dnnc.cli import main
 from tests.dnnc.check.test_check import break_stage
@@ -88,6 +89,19 @@ def test_two_runs_at_once_give_the_outputs_of_one_host(build: Path, cluster: Ray
         assert run.returncode == 0, said
         with np.load(tmp_path / "here.npz") as here, np.load(tmp_path / f"{number}.npz") as there:
             assert all(here[name].tobytes() == there[name].tobytes() for name in here.files)
+    assert gone(cluster.running(WORKER))
+
+
+def test_a_language_model_on_a_cluster(cluster: RayCluster, tmp_path: Path) -> None:
+    machines, folder = tmp_path / "machines.toml", str(tmp_path / "build")
+    machines.write_text(MACHINES.replace("a{0..1}", "a0"))
+    model = "zoo:llama-7b,layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,cache=inplace,context=32"
+    assert main(["compile", model, "-t", str(machines), "-o", folder, "--context", "32", "--stages", "2", "-q"]) == 0
+    command = dnnc(cluster, "generate", folder, "--ids", "1,2,3", "--seed", "4", "--temperature", "0.9", "-q")
+    found, said = command.communicate(timeout=120)
+    assert command.returncode == 0, said
+    with load(folder).start(emulate=True) as session:
+        assert found == ",".join(map(str, session.generate([1, 2, 3], temperature=0.9, seed=4))) + "\n"
     assert gone(cluster.running(WORKER))
 
 

@@ -19,13 +19,17 @@ from dnnc.engines.cluster.agents import LocalAgents
 from dnnc.engines.cluster.network import relay
 from dnnc.engines.cluster.starting import FarProcesses
 from dnnc.engines.onnxruntime import Pipeline, run_build
+from dnnc.engines.onnxruntime.decoding.wiring import decoding_build
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import from_user
 from tests.dnnc.engines.cluster.far import on_hosts
 from tests.dnnc.engines.onnxruntime.builds import make_build
+from tests.dnnc.engines.onnxruntime.decoding_builds import decoder_build, drawn
 from tests.dnnc.engines.onnxruntime.mesh_builds import pair
 from tests.dnnc.engines.onnxruntime.processes import gone
+from tests.dnnc.engines.onnxruntime.test_decoding_recovery import REQUESTS, SIZES, kill
+from tests.dnnc.engines.onnxruntime.test_decoding_recovery import Disturbed as DisturbedDecoder
 
 APART = {"cpu0": "a", "cpu1": "a", "cpu2": "b"}
 
@@ -104,6 +108,24 @@ def test_a_run_goes_on_whatever_is_killed(tmp_path: Path) -> None:
             own = sorted((e for e in result.events if e.device == device and e.action in ("F", "lost")), key=lambda e: e.start)
             assert all(one.end <= other.start + 1e-3 for one, other in pairwise(own))
         assert len(pipeline.run(inputs[:5]).outputs) == 5
+
+
+@pytest.mark.slow
+def test_answers_go_on_whatever_is_killed(tmp_path: Path) -> None:
+    """A process, the host of the first stage, the host of the second one."""
+    build = decoder_build(tmp_path, SIZES)
+    processes = on_hosts(decoding_build(build), {"cpu0": "a", "cpu1": "b"}, tmp_path / "cache")
+
+    def kill_host(name: str) -> Callable[[object], object]:
+        return lambda decoder: agents_of(processes).processes[name].kill()
+
+    acts = {3: kill(1), 12: kill_host("a"), 21: kill_host("b")}
+    with DisturbedDecoder(build, acts, processes=processes) as decoder:
+        answers = [decoder.ask(request) for request in REQUESTS]
+        for request, answer in zip(REQUESTS, answers, strict=True):
+            most = SIZES.context - len(request.ids)
+            assert list(answer) == drawn(request, min(request.max_tokens or most, most), SIZES.context)
+        assert decoder.told == ["W0637"] * 3
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from dnnc.build.build import Build
 from dnnc.build.decoding import Decoding, State, prompt_name
+from dnnc.engines.onnxruntime.decoding.answers import Request
+from dnnc.engines.onnxruntime.decoding.sampling import next_token
 from tests.dnnc.engines.onnxruntime.builds import make_build
 
 LAYERS, WIDTH, VOCABULARY = 2, 16, 29
@@ -56,6 +58,15 @@ def greedy(ids: Sequence[int], count: int, context: int) -> list[int]:
     for _ in range(count):
         kept.append(int(np.argmax(logits_of(kept, context)[-1])))
     return kept[len(ids) :]
+
+
+def drawn(request: Request, count: int, context: int) -> list[int]:
+    """The answer to a request."""
+    kept = list(request.ids)
+    asked = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    for number in range(count):
+        kept.append(next_token(logits_of(kept, context)[-1], **asked, count=number))
+    return kept[len(request.ids) :]
 
 
 def stage_model(stage: int, sizes: Sizes, length: int) -> onnx.ModelProto:

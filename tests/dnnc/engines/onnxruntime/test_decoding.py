@@ -17,11 +17,10 @@ from dnnc.api.session import Session
 from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.answers import Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
-from dnnc.engines.onnxruntime.decoding.sampling import next_token
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from ir.core.diagnostics import DnncError, UsageError
 from tests.dnnc.engines.onnxruntime.builds import make_build, scheduled
-from tests.dnnc.engines.onnxruntime.decoding_builds import VOCABULARY, Sizes, decoder_build, greedy, logits_of
+from tests.dnnc.engines.onnxruntime.decoding_builds import VOCABULARY, Sizes, decoder_build, drawn, greedy
 from tests.dnnc.engines.onnxruntime.processes import nothing_left
 
 PROMPTS = ([1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [3] * 15, [9, 8, 7, 6, 5], [28], [0, 1])
@@ -38,16 +37,6 @@ def _nothing_left() -> Iterator[None]:
 def session(tmp_path: Path) -> Iterator[Session]:
     with Session(decoder_build(tmp_path), RunOptions()) as session:
         yield session
-
-
-def drawn(request: Request, count: int) -> list[int]:
-    """The answer to a request, by whole sequences."""
-    kept = list(request.ids)
-    for number in range(count):
-        logits = logits_of(kept, CONTEXT)[-1]
-        asked = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "seed")}
-        kept.append(next_token(logits, **asked, count=number))
-    return kept[len(request.ids) :]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +89,7 @@ def test_a_drawn_answer_depends_on_its_request_alone(session: Session) -> None:
     alone = [ask(request) for request in requests]
     with ThreadPoolExecutor(len(requests)) as threads:
         together = list(threads.map(ask, reversed(requests)))[::-1]
-    assert alone == together == [drawn(request, request.max_tokens or 0) for request in requests]
+    assert alone == together == [drawn(request, request.max_tokens or 0, CONTEXT) for request in requests]
     assert alone[0] != alone[1]
 
 
