@@ -118,7 +118,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
             {**_stage(stage, members[stage.index], plan.in_steps), **decisions.get(stage.index, {})} for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
-        **_decoding(module, members),
+        **_decoding(module, plan, members),
         "certificate": {key: text for key, text in plan.certificate if key != WITNESS},
         **_witness(plan),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
@@ -126,7 +126,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     }
 
 
-def _decoding(module: Module, members: Mapping[int, list[str]]) -> dict[str, Any]:
+def _decoding(module: Module, plan: Plan, members: Mapping[int, list[str]]) -> dict[str, Any]:
     """The entry ``decoding`` of a module with states (``dnnc.build.decoding``)."""
     states = module.states
     if not states:
@@ -158,6 +158,7 @@ def _decoding(module: Module, members: Mapping[int, list[str]]) -> dict[str, Any
         groups=max(state.sets for state in states.values()),
         chunk=int(facts.get("decoding.chunk", 1)),
         vocabulary=shapes[f"%{logits}"][-1] if logits else 0,
+        serving={stage.index: stage.serves for stage in plan.stages if stage.serves},
     )
     return {"decoding": told.to_json()}
 

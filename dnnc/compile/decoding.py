@@ -33,6 +33,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
+from passes.graph.serving import most_groups
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, array_of, caches, is_mask, is_positions, named
 from passes.prepare.states.faults import CacheNotInPlace
@@ -63,12 +64,11 @@ def of_states(options: CompileOptions) -> CompileOptions:
         "training": asks_training(options),
         "a range of --dim": options.ranges,
         "--mesh": options.mesh not in ("", NO_MESH),
-        "--replicas": (options.replicas or 1) > 1,
         "--inputs": options.inputs is not None,
     }
     if found := tuple(name for name, asked in excluded.items() if asked):
         raise UsageError(StatesAlone(found), where="--context" if options.context is not None else "--state")
-    return options if options.plan is not None else replace(options, mesh=NO_MESH, replicas=1)
+    return options if options.plan is not None else replace(options, mesh=NO_MESH)
 
 
 def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pass, ...]:
@@ -248,18 +248,23 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
     latency = max(schedule.latency, plan.value)
     every = max(plan.value, latency / groups)
     held: dict[int, int] = {}
+    served = {row.index: most_groups(groups, row.replicas, row.serves) for row in plan.stages}
     stages = {name: op.facet(StageSet) for op in entry.ops for name in op.operands if name.startswith("@")}
-    for name, state in states.items():
+    for name in states:
         if (facet := stages.get(name)) is not None:
-            size = state.sets * (type_bytes(resources[name].type) or 0)
+            size = served[facet.stages[0]] * (type_bytes(resources[name].type) or 0)
             held[facet.stages[0]] = held.get(facet.stages[0], 0) + size
-    caches = ", ".join(f"{bytes_text(held.get(row.index, 0))} on {','.join(row.devices)}" for row in plan.stages)
+    caches = ", ".join(
+        f"{bytes_text(held.get(row.index, 0))} on {'each of ' * (len(row.devices) > 1)}{','.join(row.devices)}"
+        for row in plan.stages
+    )
     told = [
         f"{count_text(batch / every)} tokens a second: {groups} group{'s' if groups > 1 else ''} of {batch} in turn, "
         f"{seconds_text(groups * every)} from a token to the next of its sequence",
         f"caches: {caches}",
     ]
-    enough = math.ceil(latency / plan.value * (1 - 1e-9))
+    turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
+    enough = turns * math.ceil(latency / plan.value * (1 - 1e-9) / turns)
     if groups < enough:
         told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / plan.value)} a second")
     return noted(plan, tokens="; ".join(told))

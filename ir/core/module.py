@@ -217,7 +217,9 @@ class PlanStage:
     """The predicted cost of one stage: seconds of a device per sample (microbatch) that it handles; bytes of memory on each of
     its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
     channels). ``replicas`` devices take samples in turn; ``devices`` names
-    them once the stage is placed.
+    them once the stage is placed. ``serves``: of each group of sequences of a decoder, the number of the replica that has its
+    states and does all its steps; empty where replicas take groups in turn. Where these hold unlike numbers of groups,
+    ``weights`` are those of the one that holds most.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``
@@ -248,6 +250,12 @@ class PlanStage:
     hidden: float = 0.0
     learning: tuple[str, ...] = ()
     shared: tuple[tuple[str, float], ...] = ()
+    serves: tuple[int, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The part of all samples that the busiest of its replicas handles."""
+        return max(map(self.serves.count, self.serves)) / len(self.serves) if self.serves else 1 / self.replicas
 
     @property
     def working(self) -> float:

@@ -35,7 +35,8 @@ Programs and plans
 - INV18  A schedule has at most one row for each device of the topology, of actions of existing stages, with microbatches in
          range.
 - INV19  A plan numbers its stages 0, 1, ..; the devices of a stage are of its type, and those of its mesh; ops are in stages of
-         the plan. The bound is at most the value; backward and synchronisation seconds of a stage are at most all of them.
+         the plan. Each group of sequences is served by a replica, and each replica serves one, where a stage says it
+         (``serves``). The bound is at most the value; backward and synchronisation seconds of a stage are at most all of them.
 Copies of folded blocks
 - INV20  ``fold.copies`` is at least 1. A call has as many ``names`` as the ops of its function assign, and as many ``paths``,
          ``nodes``, ``scopes`` and ``groups`` as it has ops, where calls of folded functions count as the ops they stand for.

@@ -206,6 +206,13 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
         yield f"stage {stage.index} has {stage.replicas} replicas and {len(stage.devices)} devices"
     if len(set(stage.devices)) != len(stage.devices):
         yield f"stage {stage.index} has a device twice"
+    if stage.serves:
+        sets = max((state.sets for state in findings.module.states.values()), default=0)
+        if len(stage.serves) != sets or set(stage.serves) != set(range(stage.replicas)):
+            yield (
+                f"stage {stage.index} serves groups by replicas {list(stage.serves)}, expected one for each of {sets} sets of "
+                f"states, and each of its {stage.replicas} replicas"
+            )
     if stage.mesh:
         mesh = findings.meshes.get(stage.mesh)
         if mesh is None:

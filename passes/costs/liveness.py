@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.core.module import Func, Module, State
+from ir.core.module import Func, Module
 from ir.core.ops import Op, Value
 from ir.core.types import type_bytes
 from passes.graph.graph import reads
@@ -40,12 +40,10 @@ def value_bytes(value: Value) -> int:
     return type_bytes(value.type) or 0
 
 
-def resource_bytes(module: Module) -> dict[str, int]:
-    """Bytes of each resource, by name; of a state, those of all its sets."""
-    return {
-        resource.name: (type_bytes(resource.type) or 0) * (resource.data.sets if isinstance(resource.data, State) else 1)
-        for resource in module.resources.values()
-    }
+def resource_bytes(module: Module, groups: int = 0) -> dict[str, int]:
+    """Bytes of each resource, by name; of a state, those of the sets of so many ``groups``, 0 for all."""
+    sets = {name: min(groups or state.sets, state.sets) for name, state in module.states.items()}
+    return {name: (type_bytes(resource.type) or 0) * sets.get(name, 1) for name, resource in module.resources.items()}
 
 
 def live_bytes(func: Func) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.graph.faults import NotAChoice, NotInRange, NotSplit
 from passes.graph.folding import folding
+from passes.graph.serving import groups_of
 from passes.graph.sizes import assessed
 from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.footprint import overfull
@@ -301,6 +302,7 @@ class MeshesSearch:
             whole=self.whole,
             stages=self.stages,
             replicas=self.most_replicas(topology),
+            groups=groups_of(module),
             training=self.training,
             shares=self.shares_of(module, topology),
         )

@@ -48,6 +48,7 @@ from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
 from passes.framework.registry import PLANNERS
 from passes.graph.graph import cuts_of, listing, stage_members
+from passes.graph.serving import groups_of, most_groups
 from passes.graph.sizes import assessed
 from passes.solvers.anytime import Limits
 from passes.stages.placement import Placement, PlacementProblem, turns
@@ -81,7 +82,8 @@ class PlacePass(Pass):
             return module  # the search on meshes chose the devices, and counted their links
         own = stage_ops(module, plan)
         flight = self.in_flight(module, plan, own) if plan.in_steps else None
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
+        groups = [most_groups(groups_of(module), stage.replicas, stage.serves) for stage in plan.stages]
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight, groups)
         try:
             problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
         except Infeasible as error:
@@ -111,6 +113,7 @@ class PlacePass(Pass):
                     workspace=memory[stage].workspace,
                     buffers=memory[stage].buffers,
                     replicas=len(devices),
+                    serves=plan.stages[stage].serves,
                     **steps[stage],
                 )
             )

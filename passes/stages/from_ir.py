@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.graph import reads
 from passes.graph.positional import positional
+from passes.graph.serving import groups_of
 from passes.graph.sizes import sized_results
 from passes.stages.problem import Kind, Problem
 
@@ -87,7 +89,7 @@ def problem_of(
         if not topology.type(kind.type).free_transfers:
             on_port = port.latency + np.array(sizes, np.float64) / port.bandwidth
             row[:] = np.where(np.isnan(stated), on_port, stated)
-    resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
+    resources = _weights(module)
     if stated_memory is None:
         live = live_bytes(func)
     else:
@@ -108,9 +110,25 @@ def problem_of(
         comm=comm,
         forced=tuple(h for h, name in enumerate(names) if name in cuts),
         stages=stages,
+        sequences=groups_of(module),
     )
     problem.check()
     return problem
 
 
-__all__ = ["kinds_of", "problem_of"]
+def serving(problem: Problem, module: Module, groups: int) -> Problem:
+    """The problem, a node per op, of devices that each serve so many groups of a decoder, and hold their states alone."""
+    return replace(problem, weight_bytes=np.array([size for size, _ in _weights(module, groups)], np.int64))
+
+
+def _weights(module: Module, groups: int = 0) -> list[tuple[int, tuple[int, ...]]]:
+    """Bytes and readers of each resource that ops read; of a state those of so many groups, 0 for all."""
+    readers: dict[str, list[int]] = {}
+    for i, op in enumerate(module.entry.ops):
+        for name in reads(op):
+            if name[0] == "@":
+                readers.setdefault(name, []).append(i)
+    return [(size, tuple(readers[name])) for name, size in resource_bytes(module, groups).items() if name in readers and size]
+
+
+__all__ = ["kinds_of", "problem_of", "serving"]

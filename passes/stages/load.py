@@ -26,7 +26,7 @@ def load(comm: str, compute: float, receive: float, send: float) -> float:
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
     and transfers; of replicas, which take microbatches in turn, each."""
-    return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
+    return load(comm, stage.working, stage.receive, stage.send) * stage.share
 
 
 def step_period(plan: Plan) -> float:

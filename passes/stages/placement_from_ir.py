@@ -216,20 +216,26 @@ def messages_of(entry: Func, cuts: Sequence[Cut], learned: Container[str] = ()) 
 
 
 def stage_memory(
-    module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flight: InFlight | None = None
+    module: Module,
+    own: Sequence[Sequence[int]],
+    cuts: Sequence[Cut],
+    comm: str,
+    flight: InFlight | None = None,
+    groups: Sequence[int] = (),
 ) -> tuple[Memory, ...]:
-    """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
-    of them for each tensor. In a training step (``flight``) a weight has its gradient and the optimizer's state beside it, the
-    workspace holds what is saved of the microbatches in flight, older versions of the weights (they come and go:
-    ``passes.timeline.memory``) and, if it is more than the activations alive, the gradients of one microbatch before they
-    are added to those of others; gradients that come back have buffers too."""
-    entry, sizes = module.entry, resource_bytes(module)
-    stated = stated_bytes(entry)
+    """Memory of each stage, given the positions of its ops in the entry function, on a device that serves so many ``groups`` of
+    sequences (all where there are none given). Buffers lie with the receiver, ``edge_slots`` of them for each tensor. In a
+    training step (``flight``) a weight has its gradient and the optimizer's state beside it, the workspace holds what is saved
+    of the microbatches in flight, older versions of the weights (they come and go: ``passes.timeline.memory``) and, if it is
+    more than the activations alive, the gradients of one microbatch before they are added to those of others; gradients that
+    come back have buffers too."""
+    entry, stated = module.entry, stated_bytes(module.entry)
     if stated is not None:
         return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
     learned = learning(module) if flight is not None else None
     found = []
     for stage, positions in enumerate(own):
+        sizes = resource_bytes(module, groups[stage] if groups else 0)
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
         if stage == 0:
             names |= {value.name for value in entry.results if value.name in sizes}

@@ -107,7 +107,8 @@ class Problem:
     """See the module. ``seconds[T, n]``, ``transfer[T, H]``, ``tensor_bytes[H]``, ``live[n]``; tensor h is made by node
     ``producer[h]`` and read by ``consumers[h]``; weight w has ``weight_bytes[w]`` and is read by ``weight_readers[w]``. With
     ``joins`` tensors only say who precedes whom, and what is paid for is said there (training; the definition of a load is
-    then that of ``training``). ``borders``: tensors that are no data, but seconds of compute (``fusing``)."""
+    then that of ``training``). ``borders``: tensors that are no data, but seconds of compute (``fusing``). ``sequences``:
+    groups of a decoder, which the replicas of a stage share evenly; 0 of other models."""
 
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
@@ -125,6 +126,7 @@ class Problem:
     stages: int | None = None
     joins: Joins | None = None
     borders: tuple[int, ...] = ()
+    sequences: int = 0
 
     @property
     def size(self) -> int:

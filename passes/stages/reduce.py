@@ -290,6 +290,7 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
         stages=problem.stages,
         joins=None if problem.joins is None else _joins(problem.joins, place, members, starts),
         borders=tuple(position[h] for h in problem.borders if h in position),
+        sequences=problem.sequences,
     )
 
 

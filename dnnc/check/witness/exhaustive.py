@@ -264,7 +264,7 @@ class Search:
         if stated is not None:
             return sum(stated[v] for v in members) <= limit
         names = {name for v in members for name in reads(facts.ops[v]) if name in facts.weights}
-        needed = sum(facts.weights[name] for name in names)
+        needed = sum(facts.held(1)[name] for name in names)  # a replica serves one group at least
         if self.plan.in_steps:
             learned = [name for name in names if name in facts.learned.state]
             return needed + sum(facts.weights[name] + facts.learned.state[name] for name in learned) <= limit

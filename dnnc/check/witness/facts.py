@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,8 +80,18 @@ class Facts:
     @cached_property
     def weights(self) -> Mapping[str, int]:
         """Bytes of each resource, those of a state for each of its sets."""
-        sets = {name: state.sets for name, state in self.module.states.items()}
+        return self.held(max((state.sets for state in self.module.states.values()), default=0))
+
+    def held(self, groups: int) -> Mapping[str, int]:
+        """Bytes of each resource on a device that serves so many groups of sequences, of a state those of their sets."""
+        sets = {name: min(state.sets, groups) for name, state in self.module.states.items()}
         return {name: (type_bytes(one.type) or 0) * sets.get(name, 1) for name, one in self.module.resources.items()}
+
+    def served(self, index: int) -> int:
+        """The most groups of sequences that a device of a stage serves: replicas share them, in turn where the plan does not
+        say which of them serves which group."""
+        stage, groups = self.plan.stages[index], max((state.sets for state in self.module.states.values()), default=0)
+        return max(map(stage.serves.count, stage.serves)) if stage.serves else math.ceil(groups / stage.replicas)
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -326,10 +326,11 @@ class Stages:
         stated = stated_bytes(facts.module.entry)
         if stated is not None:
             return sum(stated[i] for i in own), 0, 0
-        names = {name for i in own for name in reads(facts.ops[i]) if name in facts.weights}
+        held = facts.held(facts.served(index))
+        names = {name for i in own for name in reads(facts.ops[i]) if name in held}
         if index == 0:
-            names |= {value.name for value in facts.module.entry.results if value.name in facts.weights}
-        weights = sum(facts.weights[name] for name in names)
+            names |= {value.name for value in facts.module.entry.results if value.name in held}
+        weights = sum(held[name] for name in names)
         if self.plan.in_steps:
             return (
                 weights + sum(facts.weights[n] + facts.learned.state[n] for n in names if n in facts.learned.state),

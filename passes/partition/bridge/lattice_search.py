@@ -30,6 +30,7 @@ from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.graph.digest import problem_digest
 from passes.graph.faults import NotAChoice, NotInRange
+from passes.graph.serving import shared_evenly
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
@@ -46,7 +47,7 @@ from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
 from passes.solvers.work import now, sufficient_gap
 from passes.stages.colocation import colocation
-from passes.stages.from_ir import problem_of
+from passes.stages.from_ir import problem_of, serving
 from passes.stages.fusing import streamed_problem_of, with_borders
 from passes.stages.load import COMM
 from passes.stages.problem import Problem, pools
@@ -237,12 +238,20 @@ class LatticeSearch(Pass):
             safe = steps.problem(stream, replicas)
         fine = safe
         if not states_bytes(module.entry) and memory_can_bind(safe):
-            least = steps.problem(stream, replicas, least=True) if steps is not None else safe
+            least = (
+                steps.problem(stream, replicas, least=True) if steps is not None else self._least_states(module, safe, replicas)
+            )
             fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
         groups, problem = self._groups(module, fine, context, steps)
         if cuts and 2 in (self.stages, len(topology.devices)) and self.chunks == 1:
             groups, problem = self._over(fine, on_two_sides(fine, groups), steps)
         return Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
+
+    def _least_states(self, module: Module, problem: Problem, replicas: int) -> Problem:
+        """The problem with the least states that a device may hold: those of the groups that it serves where all devices are
+        replicas of its stage."""
+        shares = [r for r in range(1, replicas + 1) if shared_evenly(problem.sequences, r)]
+        return serving(problem, module, problem.sequences // max(shares)) if max(shares) > 1 and problem.sequences else problem
 
     def _check_demands(self, asked: Asked) -> None:
         """Raises Infeasible for cuts and pins that contradict each other or the graph."""
@@ -275,9 +284,9 @@ class LatticeSearch(Pass):
         return Budget(ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=seconds, beaten=beaten)
 
     def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
-        """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, or without hosts that
-        are alike."""
-        if not self.hosts or asked.steps is not None:
+        """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, of a decoder, whose
+        groups each stay where they are, or without hosts that are alike."""
+        if not self.hosts or asked.steps is not None or asked.problem.sequences:
             return None
         return on_copies(asked, held, lambda problem: search(problem, budget))
 
@@ -322,6 +331,7 @@ class LatticeSearch(Pass):
         topology = asked.topology
         if (
             self.hosts
+            and not asked.problem.sequences
             and not solution.interrupted
             and solution is not copied
             and len({device.host for device in topology.devices}) > 1

@@ -11,6 +11,7 @@ from ir.core.module import Func
 from ir.core.outcomes import outcome
 from passes.costs.liveness import stage_live
 from passes.graph.graph import cuts_of, listing
+from passes.graph.serving import most_groups
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
@@ -109,7 +110,9 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
     shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
     flight = asked.steps.in_flight(shared, members) if asked.steps is not None else None
     needs = [Memory(0, 0, 0, 0)] * len(solution.stages)
-    exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight)
+    sequences = asked.problem.sequences
+    groups = [most_groups(sequences, count) for count in shared]
+    exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight, groups)
     for (owner, _), needed in zip(parts, exact, strict=True):
         needs[owner] += needed
     return members, needs

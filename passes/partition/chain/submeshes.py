@@ -123,13 +123,15 @@ def submeshes(
     whole: bool = True,
     stages: int = 0,
     replicas: int = 1,
+    groups: int = 0,
     training: bool = False,
     shares: SharesOf = lambda shape, devices: ((),),
 ) -> Submeshes:
     """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape; ``whole``: with the
-    meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are not given; ``training``: gradients come back;
+    meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are not given, numbers that share
+    ``groups`` of a decoder evenly; ``training``: gradients come back;
     ``shares``: along the axes of a shape over some devices, empty for equal ones."""
-    steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages))
+    steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages, groups))
     makes = _Makes(topology, net, steps, sizes, whole, shares, Links(topology, net, steps.devices, returns=training))
     rows, takes = list[tuple[int, int, int]](), list[Move]()
     for move in steps.moves:

@@ -24,6 +24,7 @@ from typing import TypeAlias
 from ir.core.topology import Device, Topology
 from passes.costs.network import Network, device_classes
 from passes.costs.parts import exchangeable_hosts
+from passes.graph.serving import shared_evenly
 from passes.meshes.mesh import MOST_DEVICES, few
 
 Vector: TypeAlias = tuple[int, ...]
@@ -51,12 +52,13 @@ class Hosts(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What stages may take. ``size``: exactly so many devices (0: any number); ``replicas``: at most; ``stages``: their exact
-    number, 0 for any."""
+    """What stages may take. ``size``: exactly so many devices (0: any number); ``replicas``: at most, which share ``groups`` of
+    a decoder evenly (0 of other models); ``stages``: their exact number, 0 for any."""
 
     size: int = 0
     replicas: int = 1
     stages: int = 0
+    groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,7 @@ class _Steps:
     def alike(self, take: Take) -> bool:
         """Whether the devices may be replicas of one stage."""
         size = size_of(take)
-        if not 1 < size <= self.asked.replicas:
+        if not 1 < size <= self.asked.replicas or not shared_evenly(self.asked.groups, size):
             return False
         kinds = (
             kind

@@ -16,13 +16,15 @@ import dnnc
 from dnnc.check.proof import prove
 from dnnc.check.witness import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
-from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from tests.passes.prepare.states.test_decoding import BATCH, CONTEXT, MODELS, whole
 
 
-def compiled(model: str, out: Path, **options: Any) -> tuple[dict[str, Any], DiagnosticSink]:
+def compiled(
+    model: str, out: Path, topology: str | Path = "preset:cpu-2", **options: Any
+) -> tuple[dict[str, Any], DiagnosticSink]:
     sink = DiagnosticSink()
-    compile_model(CompileOptions(model, "preset:cpu-2", out, report=False, **options), sink=sink)
+    compile_model(CompileOptions(model, str(topology), out, report=False, **options), sink=sink)
     return json.loads((out / "plan.json").read_text()), sink
 
 
@@ -247,3 +249,50 @@ def test_a_build_of_states_is_counted_again_and_replayed(tmp_path: Path) -> None
     again, _ = compiled(spec, tmp_path / "c", **sizes, chunk=1, plan=tmp_path / "b" / "plan.json")
     assert again["value"] == plan["value"]
     assert again["decoding"] == plan["decoding"]
+
+
+def machines(path: Path, devices: int, memory: int = 1 << 30) -> Path:
+    """Slow devices of one core and so many bytes each, in one host."""
+    lines = ["version = 1", "[types.core]", "kind = 'cpu'", f"memory = '{memory} B'", "memory_bandwidth = '100 MB/s'"]
+    lines += ["rates = { f32 = '100 MFLOP/s' }", "[[devices]]", f"name = 'cpu{{0..{devices - 1}}}'", "type = 'core'"]
+    lines += ["[[links]]", "ends = ['host', 'devices of host']", "bandwidth = '10 GB/s'", "latency = '1 us'"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+LLAMA = f"zoo:llama-7b,cache=inplace,{MODELS['llama-7b']}"
+
+
+@pytest.mark.slow
+def test_replicas_share_groups_of_a_decoder(tmp_path: Path) -> None:
+    """A device has the caches of the groups that it serves alone: half of them fit, and all do not."""
+    sizes: dict[str, Any] = {"context": 64, "batch": BATCH, "groups": 4, "chunk": 4, "stages": 1}
+    plan, _ = compiled(LLAMA, tmp_path / "b", machines(tmp_path / "t.toml", 2), **sizes)
+    states = sum(4 * int(np.prod(state["shape"])) for state in plan["decoding"]["states"])
+    (stage,) = plan["stages"]
+    assert stage["device"] == ["cpu0", "cpu1"]
+    assert f"caches: {2 * states >> 10} KiB on each of cpu0,cpu1" in plan["certificate"]["tokens"]
+    needed = sum(stage["memory"].values())
+    tight, _ = compiled(LLAMA, tmp_path / "c", machines(tmp_path / "t.toml", 2, needed), **sizes)
+    assert tight["stages"][0]["device"] == ["cpu0", "cpu1"]
+    with pytest.raises(Infeasible):
+        compiled(LLAMA, tmp_path / "d", machines(tmp_path / "t.toml", 2, needed - 64), **sizes)
+    assert not verify_build(tmp_path / "c").violations
+    assert prove(tmp_path / "c").error() is None
+    assert dnnc.load(tmp_path / "c").check().passed
+    del sizes["stages"]
+    again, _ = compiled(LLAMA, tmp_path / "e", machines(tmp_path / "t.toml", 2), plan=tmp_path / "b" / "plan.json", **sizes)
+    assert again["value"] == pytest.approx(plan["value"], rel=1e-9)
+
+
+@pytest.mark.parametrize(("groups", "devices"), [(3, 1), (4, 2)])
+def test_numbers_of_replicas_divide_the_groups(groups: int, devices: int, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"context": CONTEXT, "batch": BATCH, "groups": groups, "chunk": 1, "stages": 1}
+    plan, _ = compiled(LLAMA, tmp_path / "b", machines(tmp_path / "t.toml", 2), **sizes)
+    assert len(np.atleast_1d(plan["stages"][0]["device"])) == devices
+
+
+def test_a_recurrent_model_has_no_replicas(tmp_path: Path) -> None:
+    recurrent(tmp_path / "m.onnx")
+    plan, _ = compiled(str(tmp_path / "m.onnx"), tmp_path / "b", machines(tmp_path / "t.toml", 2), states=("h0=hN",), stages=1)
+    assert plan["stages"][0]["device"] == "cpu0"

@@ -1,0 +1,33 @@
+"""Groups of sequences in flight, and the replicas of a stage that serve them.
+
+A decoder keeps the states of each group on one device of each stage: of a stage with replicas, a group is always work of one of
+them. So replicas that take groups in turn share them evenly where their number divides that of the groups.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ir.core.module import Module
+from passes.graph.positional import POSITION
+
+
+def groups_of(module: Module) -> int:
+    """The groups of a decoder. 1 of another model with states, which go from microbatch to microbatch on one device; 0 of a
+    model without, whose microbatches any number of replicas may take in turn."""
+    sets = max((state.sets for state in module.states.values()), default=0)
+    return sets if POSITION in dict(module.entry.attributes) else min(sets, 1)
+
+
+def shared_evenly(groups: int, replicas: int) -> bool:
+    """Whether so many replicas have equally many of the ``groups`` (as of ``groups_of``)."""
+    return groups % replicas == 0
+
+
+def most_groups(groups: int, replicas: int, serves: Sequence[int] = ()) -> int:
+    """The most groups that one of the replicas of a stage serves. ``serves``: the replica of each group; empty for turns."""
+    return max(Counter(serves).values(), default=0) or -(-groups // replicas)
+
+
+__all__ = ["groups_of", "most_groups", "shared_evenly"]
