@@ -57,6 +57,10 @@ class Learning:
     update: Mapping[str, int]
     sizes: Mapping[str, int]
 
+    def held(self, name: str, size: int, gradients: int = 1) -> int:
+        """Bytes that a device holds of a weight of so many: itself and, where it trains, its gradients and state."""
+        return size + (gradients * size + self.state[name] if name in self.state else 0)
+
 
 def learning(module: Module) -> Learning:
     """Of the entry function."""
@@ -220,13 +224,13 @@ def step_text(module: Module, microbatches: int) -> str:
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """What a device of each stage has at most in a training step: ``microbatches`` before the end of their backward pass, and
-    old ``versions`` of weights beside the newest. ``turns``: how many microbatches of a step it works on; ``replicas``: how
-    many devices share the stage."""
+    old ``versions`` of weights beside the newest. ``replicas``: how many devices share the stage; ``step``: microbatches of
+    a step."""
 
     microbatches: tuple[int, ...]
     versions: tuple[int, ...]
-    turns: tuple[int, ...]
     replicas: tuple[int, ...]
+    step: int
 
     @classmethod
     def of(cls, microbatches: int, replicas: Sequence[int], family: str = "") -> InFlight:
@@ -234,7 +238,7 @@ class InFlight:
         (``passes.timeline.families``); of an order that follows from seconds and memory, and of stages that share
         devices, as 1F1B: one for each device of the stages from it on, shared among its replicas."""
         every, ahead = sum(replicas), [sum(replicas[stage:]) for stage in range(len(replicas))]
-        shared = tuple(-(-microbatches // own) for own in replicas), tuple(replicas)
+        shared = tuple(replicas), microbatches
         if family == ASYNCHRONOUS[0]:
             return cls(tuple(ahead), tuple(-(-(count - 1) // microbatches) for count in ahead), *shared)
         if family in ASYNCHRONOUS:

@@ -29,7 +29,8 @@ from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Device, DeviceType, Topology
 from passes.costs.learning import avoids_sums, samples_of
-from passes.costs.liveness import live_bytes
+from passes.costs.memory.footprint import overfull
+from passes.costs.memory.liveness import live_bytes
 from passes.costs.network import Network, network
 from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext, needed
@@ -38,7 +39,6 @@ from passes.graph.folding import folding
 from passes.graph.serving import groups_of
 from passes.graph.sizes import assessed
 from passes.meshes.costs.bill import UNSUMMED
-from passes.meshes.costs.footprint import overfull
 from passes.meshes.costs.price import Bill
 from passes.meshes.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
 from passes.meshes.notation import EQUAL, Along, lowest, read_shares, shares_text

@@ -26,7 +26,7 @@ from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.costs.learning import ASYNCHRONOUS
-from passes.costs.liveness import states_bytes
+from passes.costs.memory.liveness import states_bytes
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES

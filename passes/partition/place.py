@@ -42,6 +42,7 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Device, Topology
 from passes.costs.learning import ASYNCHRONOUS, InFlight, learning_seconds, step_seconds
+from passes.costs.memory.footprint import Footprint
 from passes.costs.network import network
 from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
@@ -52,7 +53,7 @@ from passes.graph.serving import groups_of, most_groups
 from passes.graph.sizes import assessed
 from passes.solvers.anytime import Limits
 from passes.stages.placement import Placement, PlacementProblem, turns
-from passes.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
+from passes.stages.placement_from_ir import placement_problem, replica_speed, settled, stage_memory, updates
 from passes.stages.placement_search import NODES, PlacementSearch
 from passes.timeline.families import stages_in_flight
 
@@ -206,7 +207,7 @@ def _searched(plan: Plan, context: PassContext) -> bool:
     return any(name in context.statistics for name in PLANNERS) and STATED not in dict(plan.certificate)
 
 
-def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Sequence[Device], topology: Topology) -> None:
+def _warn_of_spare(context: PassContext, stage: int, memory: Footprint, devices: Sequence[Device], topology: Topology) -> None:
     for device in devices:
         limit = topology.memory(device)
         if limit is not None and memory.total > limit:

@@ -29,9 +29,8 @@ from ir.core.outcomes import AGREE
 from ir.core.topology import Topology
 from ir.core.types import Replicate, Type
 from ir.ops.opdefs import COLLECTIVES
-from ir.ops.rows import edge_slots
 from passes.costs.learning import trained
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.footprint import buffer_bytes
 from passes.costs.network import network
 from passes.graph.graph import cuts_of, reads
 from passes.graph.sizes import assessed
@@ -47,7 +46,7 @@ from passes.meshes.synced import part_of, synchronised
 from passes.plan.copies import own_copies
 from passes.plan.proof import proven_for
 from passes.timeline.families import step
-from passes.timeline.workload import Workload, largest_load, workload
+from passes.timeline.workload import Workload, largest_load, learned_channels, workload
 
 SYNCHRONISED = "synchronised"
 """The entry of a certificate that says of how many weights members agree on gradients otherwise than by all-reduce."""
@@ -251,12 +250,15 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
-    for wire in load.wires:  # those of gradients are behind those of the cuts
+    for wire in load.wires:
         receive[wire.target] += wire.receive
         send[wire.source] += wire.send
-    for wire, cut in zip(load.wires, cuts, strict=False):
-        slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
-        buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source][0], sides[wire.target][0])
+    sizes = [message_bytes(cut.tensor.type, sides[cut.source][0], sides[cut.target][0]) for cut in cuts]
+    for cut, size in zip(cuts, sizes, strict=True):
+        buffers[cut.target] += buffer_bytes(plan.comm, cut.source, cut.target, size)
+    for channel in learned_channels(module, plan):
+        cut = cuts[channel]
+        buffers[cut.source] += buffer_bytes(plan.comm, cut.target, cut.source, sizes[channel], returns=True)
     filled = tuple(
         replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index], shared=shared)
         for row, shared in zip(plan.stages, _shared(module, stages, names, load), strict=True)

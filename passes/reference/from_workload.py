@@ -12,7 +12,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import BackwardTime, Color, Direction, Time
 from ir.core.module import Func, Module
 from ir.core.topology import DeviceType, Topology
-from passes.costs.liveness import value_bytes
+from passes.costs.memory.liveness import value_bytes
 from passes.costs.network import Network
 from passes.graph.graph import reads
 from passes.reference.faults import NotBothPasses

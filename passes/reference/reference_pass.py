@@ -15,7 +15,7 @@ from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, Objective, Planned, objective_of, offered
 from ir.core.topology import Topology
-from passes.costs.liveness import states_bytes
+from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.faults import NotAChoice, NotInRange

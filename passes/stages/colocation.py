@@ -32,7 +32,7 @@ from ir.core.module import Module
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, DType, TensorType
 from ir.ops.grads import DRAWS, written_resources
-from passes.costs.liveness import resource_bytes
+from passes.costs.memory.liveness import resource_bytes
 from passes.graph.graph import reads
 from passes.graph.sizes import sized_results
 

@@ -18,7 +18,7 @@ import numpy as np
 from ir.core.facets import Transfer
 from ir.core.module import Module
 from ir.core.topology import Topology
-from passes.costs.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
+from passes.costs.memory.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.graph import reads

@@ -12,48 +12,22 @@ from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.core.facets import Transfer
 from ir.core.module import Func, Module, Plan
 from ir.core.topology import DeviceType, Topology
-from ir.ops.rows import edge_slots
-from passes.costs.exchange import GradientSum, Speed, hidden, rings, waiting_bytes
+from passes.costs.exchange import GradientSum, Speed, hidden, rings
 from passes.costs.learning import (
     InFlight,
     Passes,
     learning,
     learning_seconds,
-    recomputes,
-    saved_values,
     update_seconds,
 )
-from passes.costs.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
+from passes.costs.memory.footprint import Footprint, buffer_bytes
+from passes.costs.memory.liveness import resource_bytes, stated_bytes
+from passes.costs.memory.stage import parts_of, stage_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.faults import CannotRunOp, DeviceTaken, NoDeviceOfType, OverMemory, UnknownDevice
 from passes.graph.graph import Cut, cuts_of, listing, reads
 from passes.stages.placement import Message, Placement, PlacementProblem
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes that a stage needs on its device. ``spare``: the part of ``buffers`` that only tensors passing over other stages
-    have, which ``partition`` does not plan with; without it the stage runs, but more slowly."""
-
-    weights: int
-    workspace: int
-    buffers: int
-    spare: int
-
-    def __add__(self, other: Memory) -> Memory:
-        """What two stages need on one device."""
-        both = (self.weights + other.weights, self.workspace + other.workspace, self.buffers + other.buffers)
-        return Memory(*both, self.spare + other.spare)
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.workspace + self.buffers
-
-    @property
-    def least(self) -> int:
-        """Bytes without which the stage cannot run at all."""
-        return self.total - self.spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +89,7 @@ def placement_problem(
     topology: Topology,
     net: Network,
     own: Sequence[Sequence[int]],
-    memory: Sequence[Memory],
+    memory: Sequence[Footprint],
 ) -> PlacementProblem:
     """The numbers of a partitioned module; ``own``: its ``stage_ops``, ``memory``: its ``stage_memory``. Raises InvalidInput
     for an unknown or doubled device, Infeasible for a stage that no device it may use can hold."""
@@ -222,45 +196,33 @@ def stage_memory(
     comm: str,
     flight: InFlight | None = None,
     groups: Sequence[int] = (),
-) -> tuple[Memory, ...]:
-    """Memory of each stage, given the positions of its ops in the entry function, on a device that serves so many ``groups`` of
-    sequences (all where there are none given). Buffers lie with the receiver, ``edge_slots`` of them for each tensor. In a
-    training step (``flight``) a weight has its gradient and the optimizer's state beside it, the workspace holds what is saved
-    of the microbatches in flight, older versions of the weights (they come and go: ``passes.timeline.memory``) and, if it is
-    more than the activations alive, the gradients of one microbatch before they are added to those of others; gradients that
-    come back have buffers too."""
+) -> tuple[Footprint, ...]:
+    """What each stage needs of each of its devices, given the positions of its ops in the entry function; ``flight``: of a
+    training step; ``groups``: of sequences that a device of each stage serves (all where there are none given)."""
     entry, stated = module.entry, stated_bytes(module.entry)
     if stated is not None:
-        return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
+        return tuple(Footprint(sum(stated[i] for i in positions), 0) for positions in own)
     learned = learning(module) if flight is not None else None
+    parts = parts_of(entry, own, cuts)
+    if flight is not None:
+        parts = [replace(part, replicas=replicas) for part, replicas in zip(parts, flight.replicas, strict=True)]
     found = []
-    for stage, positions in enumerate(own):
+    for stage, of_passes in enumerate(stage_bytes(module, parts, flight.step if flight is not None else 0)):
         sizes = resource_bytes(module, groups[stage] if groups else 0)
-        names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
+        names = {name for i in own[stage] for name in reads(entry.ops[i]) if name in sizes}
         if stage == 0:
             names |= {value.name for value in entry.results if value.name in sizes}
         arriving = [cut for cut in cuts if cut.target == stage]
-        buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
-        least = sum(edge_slots(comm, stage - 1, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
-        weights = sum(sizes[name] for name in names)
-        workspace = stage_workspace(entry, positions)
+        buffers = sum(buffer_bytes(comm, cut.source, stage, cut.nbytes or 0) for cut in arriving)
+        least = sum(buffer_bytes(comm, stage - 1, stage, cut.nbytes or 0) for cut in arriving)
+        weights, workspace = sum(sizes[name] for name in names), of_passes.workspace(0)
         if learned is not None and flight is not None:
-            updated = [name for name in names if name in learned.state]
-            weights += sum(sizes[name] + learned.state[name] for name in updated)
-            if flight.turns[stage] > 1:
-                gradients = [sizes[name] for name in updated]
-                apart = flight.replicas[stage] == 1
-                workspace = max(workspace, int(waiting_bytes(gradients if apart else (), () if apart else gradients)))
-            workspace += flight.versions[stage] * sum(sizes[name] for name in updated)
-            saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
-            held = flight.microbatches[stage]
-            if recomputes(module):
-                workspace += sum(saved.values()) + held * sum(cut.nbytes or 0 for cut in arriving)
-            else:
-                workspace += sum(saved.values()) * held
-            returned = SLOTS * sum(c.nbytes or 0 for c in cuts if c.source == stage and c.tensor.name in learned.values)
+            weights = sum(learned.held(name, sizes[name]) for name in names)
+            workspace = of_passes.workspace(flight.microbatches[stage], flight.versions[stage])
+            sent = (cut for cut in cuts if cut.source == stage and cut.tensor.name in learned.values)
+            returned = sum(buffer_bytes(comm, cut.target, stage, cut.nbytes or 0, returns=True) for cut in sent)
             buffers, least = buffers + returned, least + returned
-        found.append(Memory(weights, workspace, buffers, buffers - least))
+        found.append(Footprint(weights, workspace, buffers, buffers - least))
     return tuple(found)
 
 
@@ -283,7 +245,13 @@ def fixed_devices(plan: Plan, topology: Topology, count: int) -> Placement:
 
 
 def _misfit(
-    stage: int, memory: Memory, others: int, wanted: Sequence[int], seconds: Mapping[int, float], type_: str, topology: Topology
+    stage: int,
+    memory: Footprint,
+    others: int,
+    wanted: Sequence[int],
+    seconds: Mapping[int, float],
+    type_: str,
+    topology: Topology,
 ) -> Diagnostic:
     """Why no device will do: each lacks memory, or cannot run an op."""
     where = f"stage {stage}"

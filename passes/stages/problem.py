@@ -12,7 +12,7 @@ Each tensor counts once per stage and direction, whatever its number of readers 
 the three add up (``load``). The objective, throughput, is to minimise the largest load.
 
 The memory of a stage, in bytes: weights (each once, even when several nodes read it) + the largest ``live`` of its
-nodes + ``slots(comm)`` times the bytes of what it receives (``passes/costs/liveness.py`` says why).
+nodes + ``slots(comm)`` times the bytes of what it receives (``passes.costs.memory``).
 
 Constraints besides memory: ``seconds`` inf (unsupported, or pinned elsewhere), ``forced`` tensors whose maker and
 readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device).
@@ -34,7 +34,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.footprint import slots
 from passes.stages.arrays import Ints, csr, distinct
 from passes.stages.load import COMM, load
 
@@ -43,12 +43,6 @@ Floats: TypeAlias = NDArray[np.float64]
 
 FAR = 100.0
 """How many times the load of a plan known a number may be before it is left out of sums over ideals (``within``)."""
-
-
-def slots(comm: str) -> int:
-    """Buffers per received tensor: one for each phase that can work on a message of it at once. Where transfers run beside
-    compute there are twice as many phases (``passes/timeline/simulate.py``)."""
-    return SLOTS if comm == "sum" else 2 * SLOTS
 
 
 @dataclass(frozen=True)

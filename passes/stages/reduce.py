@@ -33,9 +33,10 @@ from typing import TypeAlias
 import numpy as np
 
 from ir.core.outcomes import TIGHT
+from passes.costs.memory.footprint import slots
 from passes.graph.graph import topological
 from passes.stages.arrays import csr, distinct, rows_of
-from passes.stages.problem import Floats, Ints, Joins, Problem, slots
+from passes.stages.problem import Floats, Ints, Joins, Problem
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from ir.core.module import Action, Schedule
 from ir.ops.rows import COMPUTE, RECEIVE, SEND, unrolled
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.liveness import SLOTS
 from passes.timeline.simulate import makespan, run_rows
 from passes.timeline.workload import Workload
 

@@ -16,7 +16,7 @@ from ir.core.module import Func, Mesh, Module, Plan
 from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
 from passes.costs.exchange import hidden_beside
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.liveness import SLOTS
 from passes.costs.network import network
 from passes.graph.faults import NoPlacedPlan
 from passes.graph.graph import Cut, cuts_of, stage_members

@@ -26,7 +26,7 @@ from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.costs.exchange import BUCKET
 from passes.costs.learning import saved_values, updated_bytes
-from passes.costs.liveness import SLOTS, own_bytes, stated_bytes
+from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads
 

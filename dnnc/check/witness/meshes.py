@@ -30,7 +30,7 @@ from ir.ops.boxes import box
 from ir.ops.rows import edge_slots
 from passes.costs.blocked import blocked_values
 from passes.costs.learning import avoids_sums
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.liveness import SLOTS
 from passes.costs.op_time import is_head, may_fuse
 from passes.framework.base import PassContext
 from passes.graph.folding import folding

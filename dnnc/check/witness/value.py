@@ -23,7 +23,7 @@ from ir.core.types import type_bytes
 from ir.ops.rows import edge_slots
 from passes.costs.exchange import BUCKET
 from passes.costs.learning import updated_bytes
-from passes.costs.liveness import SLOTS, stated_bytes
+from passes.costs.memory.liveness import SLOTS, stated_bytes
 from passes.costs.network import Path
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads

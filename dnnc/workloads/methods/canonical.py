@@ -12,7 +12,7 @@ from ir.core.module import Module
 
 def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     """The module with its ops in an order independent of names and of the file, and the original position of each op."""
-    from passes.costs.liveness import value_bytes
+    from passes.costs.memory.liveness import value_bytes
     from passes.costs.network import network
     from passes.reference.from_workload import color_classes
     from passes.stages.canonical import canonical_order

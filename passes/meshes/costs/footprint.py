@@ -2,7 +2,7 @@
 
 The stage is walked as lowering writes it (``passes.programs.lower.sharded``): each value in the layout in which it is made,
 what brings it to another layout before the first op that reads it there, step by step, each step's result until its last
-reader; arguments are whole, and parts are cut from them. Alive is what ``passes.costs.liveness`` says; what is received lies in
+reader; arguments are whole, and parts are cut from them. Alive is what ``passes.costs.memory`` says; what is received lies in
 its buffer. In training that is the forward pass, beside what is saved; a backward pass has gradients of what is alive in their
 place, or those of weights that wait until they are added to the sums of other microbatches (``Bill.waiting``), whichever is
 more.
@@ -14,35 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ir.core.module import Func, Module, Plan
+from ir.core.module import Func
 from ir.core.ops import Op, Value
-from ir.core.topology import Topology
 from ir.core.types import BytesType, Replicate, Type, type_bytes
-from passes.costs.liveness import live_bytes
+from passes.costs.memory.footprint import Footprint
+from passes.costs.memory.liveness import live_bytes
 from passes.graph.graph import renamed
 from passes.meshes.layouts import Placements, part
 from passes.meshes.reshard import Ways
 from passes.meshes.staged import Staged
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes; in training ``weights`` with gradients and state, ``workspace`` with what is saved for the backward pass.
-    ``alive``: values that are alive, in whatever layout, where most is."""
-
-    weights: int
-    workspace: int
-    buffers: int = 0
-    alive: frozenset[str] = frozenset()
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.workspace + self.buffers
-
-    def __str__(self) -> str:
-        return f"{self.weights} of weights, {self.workspace} of workspace, {self.buffers} of buffers"
 
 
 def footprint(func: Func, resources: Mapping[str, Type], stage: Staged, buffers: int = 0) -> Footprint:
@@ -52,7 +34,7 @@ def footprint(func: Func, resources: Mapping[str, Type], stage: Staged, buffers:
     walk = _Walk(func, resources, stage)
     most, alive = max((walk.peak(place, room) for place, room in places), key=lambda found: found[0])
     weights = math.ceil(bill.memory - bill.saved + bill.constants)
-    return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), buffers, alive)
+    return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), buffers, alive=alive)
 
 
 class _Walk:
@@ -124,23 +106,4 @@ class _Walk:
         return most, frozenset(self.origin.get(name, name) for name in there)
 
 
-def overfull(module: Module, topology: Topology, memory: int = 0) -> tuple[int, int, str]:
-    """By how many bytes the plan of a module misses the memory of a device most, in which stage, and how it does; 0 where it
-    fits. ``memory``: as ``device_memory`` of ``partition``."""
-    most, index, text = 0, 0, ""
-    plan = module.first(Plan)
-    for row in plan.stages if plan is not None and memory >= 0 else ():
-        for name in row.devices:
-            limit = memory or topology.memory(topology.device(name))
-            if limit is not None and row.memory - limit > most:
-                most, index = row.memory - limit, row.index
-                text = lacking(f"stage {index} needs", Footprint(row.weights, row.workspace, row.buffers), name, limit)
-    return most, index, text
-
-
-def lacking(who: str, needs: Footprint, device: str, limit: float) -> str:
-    """A sentence on what is missing."""
-    return f"{who} {needs.total} bytes on {device} ({needs}), {math.ceil(needs.total - limit)} more than there are"
-
-
-__all__ = ["Footprint", "footprint", "lacking", "overfull"]
+__all__ = ["footprint"]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ir.core.facets import SYNCS, sync_of
 from ir.core.module import Func, Module
 from ir.core.ops import Op
-from ir.core.types import Partial, Replicate, TensorType, Type
+from ir.core.types import Partial, Replicate, TensorType, Type, type_bytes
 from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backward_rule, rules
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
@@ -51,10 +51,17 @@ def price(
     in_flight: int = 1,
 ) -> Bill:
     """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
-    what the backward pass needs is kept of ``in_flight``. Raises KeyError where a decision is missing or names no strategy."""
-    bill = _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
+    what the backward pass needs is kept of ``in_flight``, where the forward pass runs again for it of one, beside what came
+    from other stages of all. Raises KeyError where a decision is missing or names no strategy."""
+    walk = _Walk(module, func, mesh, decisions, training, uneven, microbatches)
+    bill = walk.bill
     did("priced", len(func.ops))
-    bill.saved *= in_flight
+    if training and walk.again:
+        received = [(walk.types[name], lies) for name, lies in decisions.entering.items()]
+        whole = math.fsum((type_bytes(type_) or 0) * walk.members.fullest(type_, lies) for type_, lies in received)
+        bill.saved += in_flight * whole
+    else:
+        bill.saved *= in_flight
     bill.memory += bill.saved
     return bill
 

@@ -24,7 +24,7 @@ from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, REPLICAS
 from passes.costs.learning import step_text
-from passes.costs.liveness import own_bytes, states_bytes
+from passes.costs.memory.liveness import own_bytes, states_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded

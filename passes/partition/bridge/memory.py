@@ -9,7 +9,8 @@ import numpy as np
 
 from ir.core.module import Func
 from ir.core.outcomes import outcome
-from passes.costs.liveness import stage_live
+from passes.costs.memory.footprint import Footprint
+from passes.costs.memory.liveness import stage_live
 from passes.graph.graph import cuts_of, listing
 from passes.graph.serving import most_groups
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
@@ -17,7 +18,7 @@ from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
 from passes.partition.objective import Solution
 from passes.stages.arrays import Ints
-from passes.stages.placement_from_ir import Memory, stage_memory
+from passes.stages.placement_from_ir import stage_memory
 from passes.stages.problem import Problem, stage_cost
 from passes.stages.reduce import Groups
 
@@ -75,7 +76,7 @@ def within_memory(
     return first if running is first else with_bound(running, first.bound, first.reason)
 
 
-def _overfull(asked: Asked, solution: Solution, needs: Sequence[Memory], bound: float) -> Overfull:
+def _overfull(asked: Asked, solution: Solution, needs: Sequence[Footprint], bound: float) -> Overfull:
     """The error that no plan fits: of the last that was found, the stage that lacks most bytes."""
     stages, kinds = solution.stages or (), asked.problem.kinds
     lacking = [
@@ -101,7 +102,7 @@ def _overfull(asked: Asked, solution: Solution, needs: Sequence[Memory], bound: 
     return Overfull(fault.at(asked.topology.name), len(stages), bound)
 
 
-def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[Memory]]:
+def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[Footprint]]:
     """The ops of each part of a solution, and what each of its stages needs as ``place`` counts it."""
     assert solution.stages is not None
     parts = solution.parts
@@ -109,7 +110,7 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
     placed = with_stages(asked.module, members)
     shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
     flight = asked.steps.in_flight(shared, members) if asked.steps is not None else None
-    needs = [Memory(0, 0, 0, 0)] * len(solution.stages)
+    needs = [Footprint(0, 0)] * len(solution.stages)
     sequences = asked.problem.sequences
     groups = [most_groups(sequences, count) for count in shared]
     exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight, groups)

@@ -39,7 +39,7 @@ from passes.costs.learning import (
     saved_values,
     step_seconds,
 )
-from passes.costs.liveness import resource_bytes
+from passes.costs.memory.liveness import resource_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import NoBetterPlan
@@ -111,14 +111,13 @@ class Steps:
         seconds = seconds + self.moving(kinds, self.updated) / self.microbatches
         twice = np.array([2.0 if name in self.learned.values else 1.0 for name in stream.tensor_names])
         sizes = resource_bytes(self.module)
-        state = self.learned.state
         readers: dict[str, list[int]] = {}
         for i, op in enumerate(func.ops):
             for name in reads(op):
                 readers.setdefault(name, []).append(i)
         gradients = 1 if least or self.microbatches == 1 else 2
         held = [
-            (size + (gradients * size + state[name] if name in state else 0), tuple(readers[name]))
+            (self.learned.held(name, size, gradients), tuple(readers[name]))
             for name, size in sizes.items()
             if name in readers and size
         ]

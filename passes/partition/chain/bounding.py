@@ -30,7 +30,7 @@ from ir.core.topology import DeviceType, Topology
 from ir.core.types import type_bytes
 from ir.layout_rules import rules
 from passes.costs.learning import InFlight, recomputes
-from passes.costs.liveness import value_bytes
+from passes.costs.memory.liveness import value_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import dtype_of, fused_seconds, in_training, launches, least_seconds, op_seconds, stated_part
 from passes.graph.folding import Folding
@@ -82,11 +82,10 @@ class Form:
         """The tables with what the backward passes of so many microbatches need as memory; ``chain`` has that of one, as every
         stage needs it."""
         assert self.chain is not None
-        if in_flight == 1:
-            return self.chain
         if in_flight not in self.kept:
-            cutter = Cutter(self.chain.cutter.given.keeping(in_flight), self.chain.cutter.constants)
-            self.kept[in_flight] = Chain(cutter, self.chain.parts)
+            own = self.chain.cutter
+            given = own.given.keeping(in_flight)
+            self.kept[in_flight] = self.chain if given is own.given else Chain(Cutter(given, own.constants), self.chain.parts)
         return self.kept[in_flight]
 
 
@@ -334,7 +333,7 @@ class Bounding:
         stage of: there is one stage behind it, or none. Of more stages each holds as many at least."""
         count = self.units.count
         in_flight = np.ones((count, count + 1))
-        if not given.saved or self.recomputes or not count:
+        if not given.saved or not count:
             return np.zeros(in_flight.shape)
         in_flight[:, :count], in_flight[:, count] = InFlight.of(self.microbatches, (1, 1), self.family).microbatches
         in_flight[0, count] = InFlight.of(self.microbatches, (1,), self.family).microbatches[0]

@@ -20,12 +20,10 @@ from ir.core.module import Func
 from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
-from ir.ops.rows import edge_slots
 from passes.costs.learning import InFlight
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.footprint import buffer_bytes, lacking
 from passes.costs.network import Network
 from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes
-from passes.meshes.costs.footprint import lacking
 from passes.meshes.costs.price import Decisions, price
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import DeviceMesh
@@ -185,7 +183,9 @@ class StageSolver:
             for name in entering:
                 maker, layout = made_in[name]
                 size = self.size(cutter, name, layout, sequence.parties[maker][0], sequence.parties[number][0])
-                buffers += edge_slots("sum", maker, number, SLOTS) * size
+                buffers += buffer_bytes("sum", maker, number, size)
+            for name in leaving if self.bounding.training else ():
+                buffers += self.returned(sequence, cutter, name, number, readers[name])
             stage = StageTask(run, ops, cutter, problem, border, in_flight, buffers)
             plan = self.plan_of(stage)
             if plan is None:
@@ -221,7 +221,7 @@ class StageSolver:
 
     def in_flight(self, sequence: _Sequence, number: int) -> int:
         """Of how many microbatches a stage holds what their backward passes need."""
-        if not self.bounding.training or self.bounding.recomputes:
+        if not self.bounding.training:
             return 1
         stages = [1] * len(sequence.runs)
         return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
@@ -321,6 +321,14 @@ class StageSolver:
         """The stages that read a value, other than the one that makes it."""
         nodes = cutter.given.problem.values[cutter.number[name]].readers
         return sorted({sequence.home[node] for node, _ in nodes if node in sequence.home} - {number})
+
+    def returned(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> int:
+        """Bytes of buffers of the gradients of a value that come back from its readers, in the smallest layout."""
+        if name not in self.bounding.base.trained:
+            return 0
+        here, layouts = sequence.parties[number][0], cutter.given.layouts[name].placements
+        least = (min(self.size(cutter, name, one, here, sequence.parties[reader][0]) for one in layouts) for reader in readers)
+        return sum(buffer_bytes("sum", reader, number, size, returns=True) for reader, size in zip(readers, least, strict=True))
 
     def send_seconds(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value to all its readers, by the layout in which it makes it."""

@@ -34,7 +34,7 @@ import numpy as np
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
 from ir.core.outcomes import TIGHT, outcome
-from passes.meshes.costs.footprint import Footprint, lacking
+from passes.costs.memory.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest

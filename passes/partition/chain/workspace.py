@@ -24,7 +24,7 @@ from ir.core.module import Func, Resource
 from ir.core.types import BytesType, Type, type_bytes
 from passes.costs.exchange import BUCKET
 from passes.costs.learning import trained
-from passes.costs.liveness import SLOTS, live_bytes
+from passes.costs.memory.liveness import SLOTS, live_bytes
 from passes.graph.graph import reads
 from passes.meshes.layouts import Placements, layouts_of, part, split
 from passes.meshes.mesh import DeviceMesh

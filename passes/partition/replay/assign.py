@@ -23,7 +23,7 @@ from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
 from ir.core.objectives import Planned
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
-from passes.costs.liveness import states_bytes
+from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
 from passes.framework.expanded import on_expanded

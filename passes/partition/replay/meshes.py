@@ -26,12 +26,12 @@ from ir.core.objectives import Planned
 from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
 from ir.verifier.machines import MOST_SHARE
+from passes.costs.memory.footprint import overfull
 from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
 from passes.graph.faults import NotSplit, UnknownDevice
 from passes.graph.folding import expand
 from passes.graph.graph import listing, stage_members
-from passes.meshes.costs.footprint import overfull
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.meshes.notation import read_placements, read_sync, sync_text

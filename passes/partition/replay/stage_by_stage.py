@@ -20,7 +20,7 @@ from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType, Type
 from ir.layout_rules import LayoutRule, rules
 from passes.costs.constants import constants_of
-from passes.costs.learning import InFlight, avoids_sums, recomputes
+from passes.costs.learning import InFlight, avoids_sums
 from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.folding import folding
@@ -288,7 +288,7 @@ class StageByStage:
         return Staged(stage.ops, stage.mesh, told, bill, stage.others)
 
     def in_flight(self, number: int) -> int:
-        if not self.training or recomputes(self.module):
+        if not self.training:
             return 1
         return InFlight.of(self.microbatches, [1] * len(self.stated), self.family).microbatches[number]
 

@@ -16,11 +16,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from passes.costs.memory.footprint import slots
 from passes.solvers.work import did, now
 from passes.stages.arrays import csr
 from passes.stages.lattice.dp import Stages
 from passes.stages.load import COMM
-from passes.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
+from passes.stages.problem import Floats, Ints, Problem, plan_costs, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""

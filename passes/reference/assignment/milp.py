@@ -25,10 +25,11 @@ from functools import cached_property
 import numpy as np
 
 from ir.core.outcomes import Outcome
+from passes.costs.memory.footprint import slots
 from passes.reference.assignment.local_search import Sides, kind_of, sided_value
 from passes.solvers.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.solvers.work import now
-from passes.stages.problem import Problem, slots
+from passes.stages.problem import Problem
 
 VANISHES = 1e-3
 """Where the value of a plan is less than this part of what numbers are scaled by, they are scaled by that value instead."""

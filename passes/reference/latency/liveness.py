@@ -1,4 +1,4 @@
-"""What is alive while a piece runs the ops of its nodes: the workspace of a stage, exactly, by the rules of ``model.liveness``.
+"""What is alive while a piece runs the ops of its nodes: the workspace of a stage, exactly, as of ``passes.costs.memory``.
 
 A piece runs its ops in the order of the function. A value that it makes lives from the op that makes it to its last reader in
 the piece, or dies with its op; an argument from its first reader in the piece to its last; what others make is received and
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ir.core.module import Func
-from passes.costs.liveness import live_bytes, value_bytes
+from passes.costs.memory.liveness import live_bytes, value_bytes
 from passes.graph.graph import reads
 from passes.graph.sizes import sized_results
 from passes.stages.arrays import Ints

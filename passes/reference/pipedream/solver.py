@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.costs.memory.footprint import slots
 from passes.partition.lattice.search.search import Search, per_ideal
 from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.reference.pipedream.problem import (
@@ -30,7 +31,7 @@ from passes.solvers.anytime import Progress
 from passes.solvers.work import did
 from passes.stages.lattice.dp import SLICE, Found, KeepOn, Stages
 from passes.stages.lattice.ideals import Family, Tables, members
-from passes.stages.problem import Floats, Kind, Problem, slots
+from passes.stages.problem import Floats, Kind, Problem
 from passes.stages.reduce import Groups
 
 

@@ -21,12 +21,13 @@ from functools import cached_property
 
 import numpy as np
 
+from passes.costs.memory.footprint import slots
 from passes.stages.arrays import csr, distinct, grouped
 from passes.stages.bounds import node_weights
 from passes.stages.lattice.kernel_arrays import Graph
 from passes.stages.lattice.states import states
 from passes.stages.load import COMM
-from passes.stages.problem import Floats, Problem, slots
+from passes.stages.problem import Floats, Problem
 
 SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
 """How the parts of a load add up; the first three as in ``problem.COMM``, the last of training: two sides, each compute +

@@ -36,7 +36,7 @@ from dataclasses import replace
 from ir.core.module import Action, Module, Schedule
 from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of, unrolled
 from passes.costs.learning import ASYNCHRONOUS, InFlight, learning, saved_values
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.liveness import SLOTS
 from passes.timeline.families.auto import auto, derived_depths
 from passes.timeline.families.base import Family, rows_of
 from passes.timeline.families.gpipe import gpipe

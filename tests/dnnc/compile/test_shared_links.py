@@ -18,7 +18,7 @@ from dnnc.report import plan_headline
 from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh, Module, Plan, Resource, Schedule
-from passes.costs.liveness import SLOTS
+from passes.costs.memory.liveness import SLOTS
 from passes.graph.graph import cuts_of
 from passes.meshes.costs.count import count
 from passes.meshes.costs.cross_mesh import message_bytes, parties

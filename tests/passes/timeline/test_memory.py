@@ -15,12 +15,14 @@ from dnnc.machines.topology import load_topology, topology_to_toml
 from dnnc.onnx import DIALECTS
 from dnnc.workloads.scheduled import scheduled
 from ir import parse_module
+from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
 from ir.core.topology import Topology
 from ir.core.types import DType, Layout, Shard, TensorType
 from ir.ops.rows import unrolled
-from passes.framework.base import PassContext
+from passes.costs.learning import RECOMPUTE
+from passes.framework.base import PassContext, needed
 from passes.graph.symbols import insert_symbols
 from passes.meshes.costs.cross_mesh import Party
 from passes.partition.place import PlacePass
@@ -175,15 +177,30 @@ def test_stages_of_a_device_hold_its_peak_together(kind: str) -> None:
         assert held.peak == sum(row.memory for row in plan.stages if device in row.devices) > 0
 
 
-def test_the_search_charges_what_1f1b_holds() -> None:
-    """Counted twice: by the planner from prices of strategies, and on the rows."""
-    given = insert_symbols(prepared(f"{SMALL},batch=4")[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
-    searched = on_meshes(training=True, microbatches=6, mesh="2", stages=2).run(given, PassContext())
+@pytest.mark.parametrize("recompute", ["none", "stage"])
+def test_the_search_charges_what_1f1b_holds(recompute: str) -> None:
+    """Counted twice: by the planner from prices of strategies, and on the rows. Where stages run their forward pass again, the
+    second of three holds what it received of two microbatches; the first two have buffers for gradients that come back."""
+    prepared_ = prepared(f"{SMALL.replace('layers=2', 'layers=3')},batch=4")[0]
+    told = replace(prepared_.entry, attributes=attributes({RECOMPUTE: recompute}))
+    given = insert_symbols(prepared_.replace(prepared_.entry, told), (load_topology("preset:cpu-8", DiagnosticSink()),))
+    searched = on_meshes(training=True, microbatches=6, mesh="2", stages=3).run(given, PassContext())
     module = SchedulePass().run(searched, PassContext())
     held, plan = memory_over_time(module, simulate(module)), searched.first(Plan)
     assert plan is not None
     for row in plan.stages:
         assert [held[device].peak / row.memory for device in row.devices] == pytest.approx([0.97] * 2, abs=0.03)
+    first, second, third = (row.buffers for row in plan.stages)
+    assert (first + third, 2 * first) == (second, second)
+
+
+def test_an_input_of_the_model_is_alive_until_its_last_reader() -> None:
+    """Of 1024 bytes, as is the result of the one op that reads it: ``place`` counts both, and so do rows of a stream."""
+    context = PassContext()
+    module = PlacePass().run(planned(chain([0]), devices(1)), context)
+    row = needed(module, Plan).stages[0]
+    held = memory_over_time(module, simulate(SchedulePass().run(module, context), 1))["d0"]
+    assert held.peak == row.memory == row.workspace == 2048
 
 
 @pytest.mark.parametrize(

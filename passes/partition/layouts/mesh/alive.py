@@ -18,9 +18,9 @@ import numpy as np
 
 from ir.core.module import Func, Module
 from ir.core.types import Replicate, TensorType, Type, type_bytes
-from passes.costs.liveness import live_bytes
+from passes.costs.memory.footprint import Footprint
+from passes.costs.memory.liveness import live_bytes
 from passes.graph.graph import reads
-from passes.meshes.costs.footprint import Footprint
 from passes.meshes.layouts import Placements, fullest, part
 from passes.meshes.reshard import Ways
 from passes.partition.layouts.problem.build import ShardInput
@@ -152,7 +152,7 @@ class Alive:
             for value in mine[(start <= at) & (at <= end)].tolist()
         )
         most = int(alive[member, at]) if alive.size else 0
-        return Footprint(math.ceil(self.given.problem.memory(choices) + self.constants), most, 0, there)
+        return Footprint(math.ceil(self.given.problem.memory(choices) + self.constants), most, alive=there)
 
     # -- patterns ------------------------------------------------------------------------------------------------------
 

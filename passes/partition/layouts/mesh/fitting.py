@@ -19,7 +19,8 @@ import numpy as np
 
 from ir.core.module import Func, Module
 from ir.core.types import type_bytes
-from passes.meshes.costs.footprint import Footprint, footprint
+from passes.costs.memory.footprint import Footprint
+from passes.meshes.costs.footprint import footprint
 from passes.meshes.costs.price import price
 from passes.meshes.layouts import fullest
 from passes.meshes.staged import Staged

@@ -20,11 +20,11 @@ from ir.core.module import Module
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
+from passes.costs.memory.footprint import Footprint
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.graph.folding import folding
 from passes.meshes.costs.bill import UNSUMMED
-from passes.meshes.costs.footprint import Footprint
 from passes.meshes.mesh import DeviceMesh, mesh_of
 from passes.meshes.notation import Along
 from passes.partition.layouts.decide import truthful_plan

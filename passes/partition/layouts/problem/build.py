@@ -109,15 +109,17 @@ class ShardInput:
     filled: frozenset[str] = frozenset()
     """Names of resources all of whose elements are one number."""
     saved: tuple[Floats, ...] = ()
-    """In training, ``saved[node kind][choice]``: the bytes of ``NodeKind.memory`` that are saved for the backward pass of one
-    microbatch. Kinds that a stage adds behind these save nothing."""
+    """In training, ``saved[node kind][choice]``: the bytes of ``NodeKind.memory`` that each further microbatch in flight saves
+    for its backward pass. Kinds that a stage adds behind these save nothing."""
     overlap: float | None = None
     """The one that the problem was built with."""
 
     def keeping(self, in_flight: int) -> ShardInput:
         """The problem in which ``in_flight`` microbatches save bytes for their backward passes; this one has one in flight."""
+        if in_flight == 1 or not any(saved.any() for saved in self.saved):
+            return self
         kinds = list(self.problem.node_kinds)
-        for number, saved in enumerate(self.saved if in_flight != 1 else ()):
+        for number, saved in enumerate(self.saved):
             kinds[number] = replace(kinds[number], memory=kinds[number].memory + (in_flight - 1) * saved)
         return replace(self, problem=replace(self.problem, node_kinds=tuple(kinds)))
 
@@ -261,7 +263,7 @@ class _OnMesh:
                 rows = _undominated(self.rows[number], hiding)
                 node_kinds.append(_node_kind(rows, hiding, len(form.reads), len(form.makes)))
                 strategies.append(tuple([row.strategies for row in rows]))
-                saved.append(np.array([row.saved for row in rows]))
+                saved.append(np.array([0.0 if self.work.again else row.saved for row in rows]))
             else:
                 node_kinds.append(self.fixed[number])
                 strategies.append(())

@@ -19,7 +19,7 @@ from ir.core.module import Module, Plan, Resource
 from ir.core.topology import DeviceType, Topology
 from passes.costs.exchange import BUCKET
 from passes.costs.learning import Passes, learning, learning_seconds, saved_values
-from passes.costs.liveness import stage_workspace
+from passes.costs.memory.liveness import stage_live
 from passes.costs.network import network
 from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext
@@ -340,7 +340,7 @@ def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
 def gradients_beyond_activations(module: Module, plan: Plan) -> list[int]:
     """Of each stage of a plan whose weights have two numbers of adam: bytes of its gradients less those of its activations."""
     bounds = itertools.pairwise([0, *itertools.accumulate(stage.ops for stage in plan.stages)])
-    alive = [stage_workspace(module.entry, range(begin, end)) for begin, end in bounds]
+    alive = [max(stage_live(module.entry, range(begin, end))) for begin, end in bounds]
     return [stage.weights // 4 - size for stage, size in zip(plan.stages, alive, strict=True)]
 
 

@@ -20,7 +20,7 @@ from ir.core.module import Declared, Func, Module, Plan, PlanStage, Resource, St
 from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import DType, Replicate, Shard, TensorType, type_bytes, without_layout
-from passes.costs.liveness import live_bytes
+from passes.costs.memory.liveness import live_bytes
 from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.graph import reads

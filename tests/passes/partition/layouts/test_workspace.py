@@ -15,7 +15,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
-from passes.costs.liveness import SLOTS, stage_workspace
+from passes.costs.memory.liveness import SLOTS, stage_live
 from passes.costs.network import network
 from passes.graph.folding import folding
 from passes.meshes.costs.footprint import footprint
@@ -73,7 +73,7 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
                 for alike in (False, True):
                     assert bytes_.received(mesh, given_, alike)[first, behind] <= SLOTS * received
             if sizes == (1,) and not training and bytes_.in_order and not units.constants.ops:
-                alive = stage_workspace(module.entry, sorted(ops))
+                alive = max(stage_live(module.entry, sorted(ops)))
                 assert bytes_.inside(mesh, whole)[first, behind] == alive + bill.constants
 
 

@@ -17,7 +17,7 @@ from ir.core.module import Declared, Func, Module, Plan, Resource
 from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import DType, TensorType
-from passes.costs.liveness import stage_workspace
+from passes.costs.memory.liveness import stage_live
 from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.partition.place import PlacePass
@@ -39,7 +39,7 @@ def test_workspace_is_that_of_the_stage(module: Module, rng: random.Random) -> N
     func = module.entry
     own = liveness(func, [(o,) for o in range(len(func.ops))])
     members = sorted(rng.sample(range(len(func.ops)), rng.randint(1, len(func.ops))))
-    assert own.workspace(members) == stage_workspace(func, members)
+    assert own.workspace(members) == max(stage_live(func, members))
 
 
 def problem_with(module: Module, limit: int, count: int, pieces: int) -> LatencyProblem:

@@ -11,11 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from passes.costs.memory.footprint import slots
 from passes.stages.bounds import prices
 from passes.stages.lattice import dp
 from passes.stages.lattice.dp import solve_family
 from passes.stages.lattice.ideals import BIG, Tables, lattice, members
-from passes.stages.problem import Kind, Problem, slots
+from passes.stages.problem import Kind, Problem
 from tests.passes.partition.instances import brute_force, ideals, random_problem
 
 TWO_OF_THREE = tuple(Kind(f"kind{k}", (f"d{k}0", f"d{k}1")) for k in range(3))

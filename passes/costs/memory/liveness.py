@@ -1,15 +1,11 @@
-"""Bytes of a program at inference: what each op keeps alive, and what a stage of it needs.
+"""Bytes of a program at inference: what is alive while each op runs.
 
 A workload of opaque units (``dnnc.work``) states the bytes of each unit, its messages included: a stage needs their sum
-(``stated_bytes``), and what follows is not for it.
+(``stated_bytes``), and nothing else of this file is for it.
 
-A stage runs its ops one after another in the order of the function, so a stage's memory has three parts:
+A stage runs its ops one after another in the order of the function; its *workspace* is the most bytes alive at once.
 
-- *weights*: each resource that an op of the stage reads, once, however many ops read it; a state once for each of its sets;
-- *workspace*: the most bytes of activations alive at once;
-- *buffers*: ``SLOTS`` copies of every tensor received from another stage (one is filled while the other is read).
-
-Three answers for the workspace. ``stage_workspace`` walks one stage and is exact; reports use it. ``live_bytes`` gives, per op,
+Three answers. ``stage_live`` walks one stage and is exact. ``live_bytes`` gives, per op,
 the bytes alive *in the whole program* while the op runs: the maximum over a stage's ops is an upper bound, for what is alive
 inside the stage is alive in the program too. ``own_bytes`` gives the workspace of each op as a stage of its own: the maximum
 over a stage's ops is a lower bound. Both are maxima over ops, which never shrink when a stage grows, as the dynamic programme
@@ -69,15 +65,9 @@ def stated_bytes(func: Func) -> tuple[int, ...] | None:
     return tuple(sum([int(a.value) for key, a in op.attributes if key in ("size", "weight")]) for op in func.ops)
 
 
-def stage_workspace(func: Func, members: Sequence[int]) -> int:
-    """Most bytes alive at once in a stage that runs the ops at ``members`` (ascending positions in ``func.ops``).
-
-    What other ops of the function make is received, hence counted with the buffers and not here."""
-    return max(stage_live(func, members), default=0)
-
-
 def stage_live(func: Func, members: Sequence[int]) -> tuple[int, ...]:
-    """Bytes alive in a stage of these ops (as of ``stage_workspace``) while each of them runs."""
+    """Bytes alive in a stage of the ops at ``members`` (ascending positions in ``func.ops``) while each of them runs. What other
+    ops of the function make is received, hence counted with the buffers and not here."""
     chosen = set(members)
     received = frozenset(v.name for i, op in enumerate(func.ops) if i not in chosen for v in op.results)
     return _live(func.args, [func.ops[i] for i in members], received)
@@ -115,7 +105,6 @@ __all__ = [
     "own_bytes",
     "resource_bytes",
     "stage_live",
-    "stage_workspace",
     "stated_bytes",
     "states_bytes",
     "value_bytes",
