@@ -66,8 +66,8 @@ def stated_bytes(func: Func) -> tuple[int, ...] | None:
 
 
 def stage_live(func: Func, members: Sequence[int]) -> tuple[int, ...]:
-    """Bytes alive in a stage of the ops at ``members`` (ascending positions in ``func.ops``) while each of them runs. What other
-    ops of the function make is received, hence counted with the buffers and not here."""
+    """Bytes alive in a stage of the ops at ``members`` (ascending positions in ``func.ops``) while each of them runs. What
+    other ops of the function make is received, hence counted with the buffers and not here."""
     chosen = set(members)
     received = frozenset(v.name for i, op in enumerate(func.ops) if i not in chosen for v in op.results)
     return _live(func.args, [func.ops[i] for i in members], received)
