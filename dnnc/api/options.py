@@ -32,8 +32,9 @@ class PlanOptions(TypedDict, total=False):
       stages of a device (latency); ``comm``: how compute and transfers add up, ``"sum"``, ``"overlap"`` or ``"duplex"``.
     - Meshes: ``mesh``: the sizes of the axes (``"2x4"``), ``"auto"`` or ``"none"``; ``strategy``: a plan by its name;
       ``uneven``: shards of different lengths; ``shares``: unequal parts, such as ``"3,1"``.
-    - States: ``states``: ``"IN=OUT"`` for each input that stays on its device; of a language model with caches ``context``,
-      their positions, ``batch``, the sequences of each of ``groups`` groups, ``chunk``, the tokens of a prompt taken at once.
+    - States: ``states``: ``"IN=OUT"`` for each input that stays on its device; of a language model with caches
+      ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, ``chunk``, the tokens of a prompt
+      taken at once, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name.
     - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
       ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
       ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
@@ -60,6 +61,7 @@ class PlanOptions(TypedDict, total=False):
     uneven: bool
     shares: str | None
     states: Sequence[str]
+    roles: Sequence[str]
     context: int | None
     batch: int | None
     groups: int | None

@@ -3,7 +3,7 @@
 ``plan.json`` of a build with states has ``"decoding"``::
 
     {"ids": "input_ids", "position": "position", "logits": "logits", "batch": 8, "context": 1024, "groups": 2, "chunk": 64,
-     "vocabulary": 32000,
+     "vocabulary": 32000, "inputs": {"input_ids": "ids", "attention_mask": "mask", "position_ids": "positions"},
      "states": [{"name": "past_key_values.0.key", "result": "present.0.key", "stage": 0, "dtype": "f32",
                  "shape": [8, 4, 1024, 64], "axis": 2}, ...],
      "serving": {"1": [0, 1, 0, 0]}}
@@ -12,7 +12,8 @@ A state is an input of its stage's ONNX models, and under ``result`` an output o
 ``[batch, n]``), ``position`` (int64 ``[batch]``: of the first of these n tokens) and ``logits`` (``[batch, n, vocabulary]``)
 are arguments and result of the unsplit model, where n is 1 in the *step* program ``stages/stageK.onnx`` and ``chunk`` in the
 *prompt* program ``stages/stageK.prompt.onnx``. With ``chunk`` 1 there are no prompt programs. Of a recurrent model that is no
-language model ``ids``, ``position`` and ``logits`` are empty.
+language model ``ids``, ``position`` and ``logits`` are empty. ``inputs``: what the inputs of the user's model are that are no
+states (``ROLES``), for ``dnnc check``, which runs that model; an older build has no such entry.
 
 ``serving`` says of a stage with replicas which of them serves each group: the one whose process has the group's states. Left
 out, group g is served by replica g modulo their number.
@@ -25,6 +26,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ir.core.types import DType, TensorType
+
+ROLES = ("ids", "mask", "positions", "position", "lengths")
+"""What an input of a decoder is to a step of s tokens in each of B sequences: token ids [B, s], the mask of all positions
+[B, T], the position of each token [B, s], that of the first one [B], and the count of filled positions behind the step [B]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class State:
 class Decoding:
     """The entry ``decoding`` of ``plan.json``. ``batch``: sequences of a group; ``context``: positions of a cache; ``groups``:
     groups in flight, each with its own states; ``chunk``: tokens of a sequence that the prompt program takes at once;
-    ``serving``: by stage, of each group the number of the replica that serves it."""
+    ``serving``: by stage, of each group the number of the replica that serves it; ``inputs``: roles by name, None where the
+    build does not say."""
 
     states: tuple[State, ...]
     ids: str = ""
@@ -56,6 +62,7 @@ class Decoding:
     chunk: int = 1
     vocabulary: int = 0
     serving: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    inputs: Mapping[str, str] | None = None
 
     @property
     def generates(self) -> bool:
@@ -91,6 +98,7 @@ class Decoding:
 
     def to_json(self) -> dict[str, Any]:
         told = {**asdict(self), "states": [asdict(state) for state in self.states]}
+        told = {key: value for key, value in told.items() if value is not None}
         del told["serving"]
         serving = {str(stage): list(serves) for stage, serves in sorted(self.serving.items())}
         return {**told, "serving": serving} if serving else told
@@ -115,7 +123,10 @@ class Decoding:
         }
         if ids and numbers["context"] < numbers["chunk"]:
             raise ValueError(f"a chunk of {numbers['chunk']} tokens is longer than the context, {numbers['context']}")
-        return cls(tuple(states), ids, position, logits, **numbers, serving=serving)
+        inputs = data.get("inputs")
+        if inputs is not None and (wrong := [role for role in dict(inputs).values() if role not in ROLES]):
+            raise ValueError(f"an input has the role {wrong[0]!r}, expected one of {', '.join(ROLES)}")
+        return cls(tuple(states), ids, position, logits, **numbers, serving=serving, inputs=inputs)
 
 
 def prompt_name(model: str) -> str:
@@ -135,4 +146,4 @@ def _number(value: Any, name: str, least: int) -> int:
     return value
 
 
-__all__ = ["Decoding", "State", "prompt_name"]
+__all__ = ["ROLES", "Decoding", "State", "prompt_name"]

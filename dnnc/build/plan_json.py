@@ -159,6 +159,7 @@ def _decoding(module: Module, plan: Plan, members: Mapping[int, list[str]]) -> d
         chunk=int(facts.get("decoding.chunk", 1)),
         vocabulary=shapes[f"%{logits}"][-1] if logits else 0,
         serving={stage.index: stage.serves for stage in plan.stages if stage.serves},
+        inputs=dict(text.rsplit("=", 1) for text in facts.get("decoding.inputs", ())) or None,
     )
     return {"decoding": told.to_json()}
 

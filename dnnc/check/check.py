@@ -89,7 +89,7 @@ def check_build(
         from dnnc.check.tokens import check_tokens
 
         settings = RunOptions(threads=options.threads, optimize=options.optimize)
-        return check_tokens(build, settings, options.tolerance, options.seed or 0, progress)
+        return check_tokens(build, settings, options.tolerance, options.seed or 0, progress, options.cluster, warn)
     module = build.program()
     random_inputs = False
     if options.inputs is None:

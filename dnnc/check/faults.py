@@ -154,6 +154,18 @@ class TokenDiverges(Fault, code="E1221"):
     allowed: float
 
 
+class LogitsDiverge(Fault, code="E1222"):
+    """The stages of a language model compute other logits than the unsplit model."""
+
+    message = "{answer} ({length}): {reason} by {difference:.3g} of their range, allowed {allowed:.3g}"
+    hint = "if rounding alone explains it, --tolerance allows it"
+    answer: str
+    length: str
+    reason: str
+    difference: float
+    allowed: float
+
+
 class Refuted(Fault, code="E1212"):
     """The programs of a build do what follows from the model by no rule of ``dnnc check --prove``."""
 

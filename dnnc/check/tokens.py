@@ -1,44 +1,50 @@
 """The check of a language model whose caches stay on its devices: what its stages generate, against the unsplit model.
 
 The stages answer prompts of random tokens, of unequal lengths, in chunks and all at once, each with its most likely token. The
-unsplit model of the build (``annotated.onnx``) reads the same tokens one by one, in a session of onnxruntime, with caches of
-its own. Each token of an answer must be the one that it finds most likely, or one as likely up to ``CLOSE`` of the range of its
-logits: rounding may choose between two such. That a model's caches were rewritten rightly is not seen here, for both share it;
-the rewriting refuses what it cannot show (``passes.prepare.states``).
+unsplit model reads the same tokens one by one, with caches of its own (``steps``). Each answer is compared twice:
+
+- *logits*: of each of its tokens, over the range of the unsplit model's logits of that token;
+- *tokens*: each must be the one that the unsplit model finds most likely, or one as likely up to the tolerance: rounding may
+  choose between two such.
+
+The unsplit model is the user's. Where its file is gone, or onnxruntime does not run it, it is ``annotated.onnx``, whose caches
+were rewritten as those of the stages were, so that a fault of the rewriting is not seen.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from dnnc.build.build import Build
 from dnnc.build.decoding import Decoding
+from dnnc.check.compare import EXACT, compare, roundings_of
+from dnnc.check.dataflow import precisions
 from dnnc.check.faults import ModelDoesNotRun
-from dnnc.check.reference import own_copy
-from dnnc.check.verdict import TOKENS, CheckReport, Comparison
+from dnnc.check.reference import Reference, references, why_not_the_original
+from dnnc.check.steps import Steps, steps_of
+from dnnc.check.unsplit import one_line
+from dnnc.check.verdict import LOGITS, TOKENS, CheckReport, Comparison
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime.decoding.answers import Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
-from dnnc.engines.onnxruntime.decoding.wiring import require_decoding
-from dnnc.engines.onnxruntime.session.program import Program
-from dnnc.engines.onnxruntime.session.session import Settings
+from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
+from dnnc.engines.onnxruntime.run import processes_on
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
-from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, to_user
-from dnnc.engines.onnxruntime.transport.edges import ValueSpec
-from dnnc.onnx.elements import BY_NAME
-from ir.core.diagnostics import InvalidInput
-from ir.core.types import DType, TensorType, Type
+from dnnc.engines.onnxruntime.transport.codec import from_user
+from dnnc.onnx.elements import Array
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.system.scratch import scratch_folder
 
 ANSWER = 64
 """Tokens of each answer, unless the context ends it."""
 CLOSE = 1e-4
-"""A share of the range of a token's logits: two that are nearer are equally likely."""
-ROUGHLY_CLOSE = 1e-2
-"""The same of logits of 16 bits, and behind products by packed weights, whose rows onnxruntime rounds to 8 bits: a last bit may
-turn a rounding."""
-PACKED = ("onnx.com.microsoft.MatMulNBits", "onnx.com.microsoft.QMoE")
+"""The difference of logits that passes at least, as a share of their range: sums over a cache of full length have another
+order than those over the tokens alone, and their rounding goes on into the caches of all later layers."""
 
 
 def check_tokens(
@@ -47,42 +53,49 @@ def check_tokens(
     tolerance: float | None = None,
     seed: int = 0,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+    cluster: ClusterOptions | None = None,
+    warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
 ) -> CheckReport:
-    """Compares the answers of the stages with the unsplit model, one comparison for each sequence. Raises InvalidInput for a
-    build that generates no tokens, RuntimeFailure where a stage does not run."""
+    """Compares the answers of the stages, here or on a ``cluster``, with the unsplit model: logits and tokens of each
+    sequence. Raises InvalidInput for a build that generates no tokens, RuntimeFailure where a stage does not run."""
     start, decoding = time.perf_counter(), require_decoding(build)
     prompts = _prompts(decoding, seed)
     progress("generate tokens", None)
-    with Decoder(build, options) as decoder:
-        asked = [Request.of(decoding, prompt, ANSWER, 0.0, 0, 1.0, 0, ()) for prompt in prompts]
-        answers = [list(answer) for answer in [decoder.ask(request) for request in asked]]
+    run = decoding_build(build, logits=True)
+    with processes_on(run, options, cluster, warn) as far, Decoder(build, options, far, logits=True) as decoder:
+        asked = [decoder.ask(Request.of(decoding, prompt, ANSWER, 0.0, 0, 1.0, 0, ())) for prompt in prompts]
+        answered = [Answered(prompt, list(answer), answer.logits) for prompt, answer in zip(prompts, asked, strict=True)]
     progress("run the unsplit model", None)
-    whole = Whole(build, decoding, options.threads, tolerance)
+    judge = Judge.of(build, decoding, tolerance)
+    with scratch_folder() as scratch:
+        reference, found, notes = _compared(build, decoding, options, judge, answered, scratch)
     last = build.stages[-1]
     comparisons = []
-    for first in range(0, len(prompts), decoding.batch):
-        group = slice(first, first + decoding.batch)
-        for number, (found, token) in enumerate(whole.differences(prompts[group], answers[group])):
-            good = found <= whole.allowed
+    for number, (answer, differences) in enumerate(zip(answered, found, strict=True)):
+        place = f"answer {number}", last.index, last.device
+        for kind, (difference, token) in zip((LOGITS, TOKENS), differences, strict=True):
+            good = difference <= judge.allowed
+            reason = f"logits of token {token} differ" if kind == LOGITS else f"token {token} of the answer is another"
             comparisons.append(
                 Comparison(
-                    f"answer {first + number}",
-                    last.index,
-                    last.device,
-                    TOKENS,
-                    f"{len(answers[first + number])} tokens",
+                    *place,
+                    kind,
+                    f"{len(answer.tokens)} tokens",
                     None,
-                    found,
-                    whole.allowed,
-                    whole.allowed,
+                    difference,
+                    judge.allowed,
+                    judge.allowed,
                     "ok" if good else "diverges",
-                    "" if good else f"token {token} of the answer is another",
-                    original=False,
+                    "" if good else reason,
+                    original=reference.original,
                 )
             )
     build.files.confirm()
     seconds = time.perf_counter() - start
-    return CheckReport(build.folder, whole.title, False, len(prompts), True, tuple(comparisons), (), (), seconds)
+    original = reference.original
+    return CheckReport(
+        build.folder, reference.title, original, len(prompts), True, tuple(comparisons), (), tuple(notes), seconds
+    )
 
 
 def _prompts(decoding: Decoding, seed: int) -> list[list[int]]:
@@ -93,53 +106,84 @@ def _prompts(decoding: Decoding, seed: int) -> list[list[int]]:
     return [generator.integers(0, decoding.vocabulary, n).tolist() for n in lengths[: max(2, decoding.batch * decoding.groups)]]
 
 
-class Whole:
-    """The unsplit model, a token at a time."""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt, the tokens that the stages answered, and the logits ``[vocabulary]`` that they drew each from."""
 
-    def __init__(self, build: Build, decoding: Decoding, threads: int = 1, tolerance: float | None = None) -> None:
-        names = (decoding.logits, *(state.result for state in decoding.states))
-        reference = own_copy(build, names)
-        if reference is None:
-            raise InvalidInput(ModelDoesNotRun(("annotated.onnx does not open",)), where=str(build.folder))
-        self.title, self.decoding = reference.title, decoding
-        outputs = tuple(ValueSpec(name, 0) for name in names)
-        self.program = Program(reference.model, outputs, Settings(threads=threads), reference.weights)
-        entry = build.program().entry
-        narrow = any(v.name == f"%{decoding.logits}" and _is_narrow(v.type) for v in entry.results)
-        rough = narrow or any(op.name in PACKED for op in entry.ops)
-        self.allowed = tolerance if tolerance is not None else ROUGHLY_CLOSE if rough else CLOSE
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logits: Sequence[Array]
 
-    def differences(self, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[tuple[float, int]]:
-        """For each sequence of a group: by how much a token of its answer is less likely than the likeliest, at most, as a
-        share of the range of logits, and the number of the token that is off most."""
-        decoding = self.decoding
-        states = {state.name: _zeros(state.dtype, state.shape) for state in decoding.states}
-        worst = [(0.0, 0)] * len(prompts)
-        texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+
+Differences = tuple[tuple[float, int], tuple[float, int]]
+"""Of logits and of tokens the largest difference, and the number of the token that it is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """``allowed``: the difference of logits that passes, as a share of their range."""
+
+    allowed: float
+
+    @classmethod
+    def of(cls, build: Build, decoding: Decoding, tolerance: float | None = None) -> Judge:
+        """The tolerance that is stated; else that of the type that logits were computed with, after the roundings of values
+        between stages (``compare``: 1e-3 of f16, 1e-2 of bf16, 1/255 behind products by weights of few bits, whose rows are
+        rounded to 8 bits), and at least ``CLOSE``."""
+        if tolerance is not None:
+            return cls(tolerance)
+        module = build.program()
+        roundings = len(build.stages) - 1 + sum(roundings_of(stage.collectives) for stage in build.stages)
+        zeros = from_user(np.zeros(2, np.float32))
+        least = compare(zeros, zeros, precisions(module).get(decoding.logits, EXACT), roundings)
+        return cls(max(least.allowed, CLOSE))
+
+    def differences(self, steps: Steps, answers: Sequence[Answered]) -> list[Differences]:
+        """What differs in each answer of a group. Raises what onnxruntime raises."""
+        worst: list[list[tuple[float, int]]] = [[(0.0, 0), (0.0, 0)] for _ in answers]
+        texts = [[*answer.prompt, *answer.tokens] for answer in answers]
+        padded = [*texts, *[[0]] * (steps.decoding.batch - len(texts))]
+        steps.begin()
         for position in range(max(map(len, texts)) - 1):
-            ids = np.zeros((decoding.batch, 1), np.int64)
-            for place, text in enumerate(texts):
-                ids[place, 0] = text[min(position, len(text) - 1)]
-            feeds = {decoding.ids: from_user(ids), decoding.position: from_user(np.full(decoding.batch, position, np.int64))}
-            results = self.program.run({**feeds, **states})
-            states = {state.name: results[state.result] for state in decoding.states}
-            logits = np.asarray(to_user(results[decoding.logits])).astype(np.float64)[:, 0]
-            for place, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-                if len(prompt) - 1 <= position < len(text) - 1:
-                    row, token = logits[place], text[position + 1]
-                    share = float(row.max() - row[token]) / (float(row.max() - row.min()) or 1.0)
-                    if not share <= worst[place][0]:
-                        worst[place] = (share, position + 1 - len(prompt))
-        return worst
+            rows = steps.logits(position, [text[min(position, len(text) - 1)] for text in padded]).astype(np.float32)
+            for answer, text, row, found in zip(answers, texts, rows, worst, strict=False):
+                number = position + 1 - len(answer.prompt)
+                if 0 <= number < len(answer.tokens):
+                    scale = float(row.max() - row.min()) or 1.0
+                    shares = (
+                        compare(from_user(row), from_user(answer.logits[number])).value,
+                        float(row.max() - row[text[position + 1]]) / scale,
+                    )
+                    for kind, share in enumerate(shares):
+                        if not share <= found[kind][0]:
+                            found[kind] = (share, number)
+        return [(logits, tokens) for logits, tokens in worst]
 
 
-def _is_narrow(type_: Type) -> bool:
-    return isinstance(type_, TensorType) and type_.dtype.bits <= 16
+def _compared(
+    build: Build, decoding: Decoding, options: RunOptions, judge: Judge, answered: Sequence[Answered], scratch: Path
+) -> tuple[Reference, list[Differences], list[str]]:
+    """The first reference that runs, what differs from it in each answer, and remarks. Raises InvalidInput where none runs."""
+    names = (decoding.logits, *(state.result for state in decoding.states if state.result))
+    notes: list[str] = []
+    for reference in references(build, names, scratch):
+        try:
+            steps = steps_of(reference, decoding, max(1, options.threads), optimize=options.optimize)
+            if steps is None:
+                notes.append("the build does not say what the inputs of the original model are: compile it again")
+                continue
+            groups = [answered[first : first + decoding.batch] for first in range(0, len(answered), decoding.batch)]
+            found = [one for group in groups for one in judge.differences(steps, group)]
+        except InvalidInput:
+            raise
+        except Exception as error:  # of onnxruntime; the next reference may run
+            notes.append(f"{reference.title} does not run: {one_line(error)}")
+            continue
+        reference.confirm()
+        if not reference.original and not notes:
+            notes.append("the reference was made from the build's own weights (annotated.onnx): " + why_not_the_original(build))
+        return reference, found, notes
+    raise InvalidInput(ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",)), where=str(build.folder))
 
 
-def _zeros(dtype: str, shape: Sequence[int]) -> Raw:
-    kind = BY_NAME[DType(dtype).numpy_name]
-    return Raw(kind.number, tuple(shape), np.zeros(shape, np.dtype(kind.carrier)))
-
-
-__all__ = ["ANSWER", "Whole", "check_tokens"]
+__all__ = ["ANSWER", "Answered", "Judge", "check_tokens"]

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.check.compare import CAP, CAP_TYPICAL, Difference
-from dnnc.check.faults import ChainDiverges, NothingCompared, RunDiverges, StageDiverges, TokenDiverges
+from dnnc.check.faults import ChainDiverges, LogitsDiverge, NothingCompared, RunDiverges, StageDiverges, TokenDiverges
 from dnnc.check.noise import FACTOR, QUIET, Noise
 from ir.core.diagnostics import CheckFailed
 
-TOKENS = "tokens"
-"""The kind of a comparison of what a language model generates (``dnnc.check.tokens``)."""
+LOGITS, TOKENS = "logits", "tokens"
+"""The kinds of a comparison of what a language model generates (``dnnc.check.tokens``)."""
 NOT_COMPARED = {
     "random": "it depends on random numbers",
     "empty": "it is absent, or has no finite element",
@@ -63,12 +63,13 @@ def judge(difference: Difference, noise: Noise, tolerance: float | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One tensor that leaves a stage. ``kind``: ``cut``, ``output`` or ``TOKENS``. ``alone`` and ``chained``: differences from
-    the unsplit model (None: not compared; ``alone`` of a run on a cluster too); ``allowed`` and ``allowed_chained``: the
-    largest that pass. ``verdict``: ``ok``, ``diverges``, or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the
-    noise floors alone and chained, quiet if not measured. ``original``: whether it was compared with the original model, not
-    with the build's own copy. ``members``: on a mesh, number and device of the members whose part is wrong, if known.
-    ``origin``: the first value inside the stage that differs, if its members were examined (``locate.py``)."""
+    """One tensor that leaves a stage. ``kind``: ``cut``, ``output``, ``LOGITS`` or ``TOKENS``. ``alone`` and ``chained``:
+    differences from the unsplit model (None: not compared; ``alone`` of a run on a cluster, and of tokens, too); ``allowed``
+    and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``, ``diverges``, or why it was not compared (a key of
+    ``NOT_COMPARED``). ``noise``: the noise floors alone and chained, quiet if not measured. ``original``: whether it was
+    compared with the original model, not with the build's own copy. ``members``: on a mesh, number and device of the members
+    whose part is wrong, if known. ``origin``: the first value inside the stage that differs, if its members were examined
+    (``locate.py``)."""
 
     tensor: str
     stage: int
@@ -175,7 +176,7 @@ class CheckReport:
         count, inputs = len(self.compared), "random" if self.random_inputs else "given"
         own = sum(not c.original for c in self.compared)
         of = f"{count} of {len(self.comparisons)} tensors on {self.samples} x {inputs} inputs"
-        outputs = sum(c.kind in ("output", TOKENS) for c in self.compared)
+        outputs = sum(c.kind in ("output", LOGITS, TOKENS) for c in self.compared)
         without = "" if outputs else "; no output of the model is among them"
         if own == count:
             return (
@@ -195,9 +196,9 @@ class CheckReport:
         tensor = first.stage, first.kind, first.tensor, first.type
         if first.wrong_alone:
             return CheckFailed(StageDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
-        if first.kind == TOKENS:
-            fault = TokenDiverges(first.tensor, first.type, first.reason, value, allowed)
-            return CheckFailed(fault, where=first.place)
+        if first.kind in (LOGITS, TOKENS):
+            diverges = LogitsDiverge if first.kind == LOGITS else TokenDiverges
+            return CheckFailed(diverges(first.tensor, first.type, first.reason, value, allowed), where=first.place)
         if first.alone is None:
             return CheckFailed(RunDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
         return CheckFailed(ChainDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)

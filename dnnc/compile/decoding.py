@@ -35,7 +35,7 @@ from passes.graph.folding import expand
 from passes.graph.positional import spread
 from passes.graph.serving import most_groups
 from passes.plan.other_sizes import cut_alike
-from passes.prepare.states import GROUP_QUERY, Pair, StatesPass, array_of, caches, is_mask, is_positions, named
+from passes.prepare.states import GROUP_QUERY, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace
 from passes.programs.lower import LowerPass
 
@@ -56,7 +56,12 @@ def of_states(options: CompileOptions) -> CompileOptions:
     """The options; with states, of stages on single devices. Raises UsageError for options that states exclude, and for sizes
     of a decoder without ``--context``."""
     if not keeps_states(options):
-        sizes = {"--batch": options.batch, "--groups": options.groups, "--chunk": options.chunk}
+        sizes = {
+            "--role": options.roles or None,
+            "--batch": options.batch,
+            "--groups": options.groups,
+            "--chunk": options.chunk,
+        }
         if given := tuple(flag for flag, size in sizes.items() if size is not None):
             raise UsageError(WithoutContext(given), where=given[0])
         return options
@@ -75,7 +80,7 @@ def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pa
     """The pipeline, with the pass ``states`` behind its first ``canonicalize`` and what it leaves simplified again."""
     if not keeps_states(options) or any(step.name == "states" for step in pipeline):
         return pipeline
-    states = StatesPass(pairs=options.states, groups=options.groups or 1)
+    states = StatesPass(pairs=options.states, roles=options.roles, groups=options.groups or 1)
     at = next((i + 1 for i, step in enumerate(pipeline) if step.name == "canonicalize"), 0)
     return (*pipeline[:at], states, PASSES["canonicalize"](), *pipeline[at:])
 
@@ -92,7 +97,9 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
     imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
     func = imported.module.entry
-    bound = _sizes(func, _pairs(func, options), batch=options.batch or 1, step=step, context=context)
+    pairs = _pairs(func, options)
+    roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
+    bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
 
 
@@ -112,8 +119,9 @@ def check_past(module: Module, options: CompileOptions, context: PassContext) ->
     at = sized(replace(options, context=options.context + 1))
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     longer = load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module
+    looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
     simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
-    first, second = (dict(_constants(one)) for one in simplified)
+    first, second = (dict(_constants(one, looked_up)) for one in simplified)
     for place, (resource, array) in first.items():
         other = second.get(place)
         if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
@@ -121,10 +129,10 @@ def check_past(module: Module, options: CompileOptions, context: PassContext) ->
             raise InvalidInput(CacheNotInPlace(growing[0], reason), where=place[0])
 
 
-def _constants(module: Module) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
-    """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements."""
+def _constants(module: Module, looked_up: bool) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
+    """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements.
+    ``looked_up``: whether positions are constants that a table is read by."""
     resources = module.resources
-    looked_up = not any(is_positions(arg.name) for arg in module.entry.args)
     for op in module.entry.ops:
         for number, name in enumerate(op.operands if op.results else ()):
             array = array_of(resources[name]) if name in resources else None
@@ -133,7 +141,9 @@ def _constants(module: Module) -> Iterator[tuple[tuple[str, int], tuple[str, NDA
                 yield (op.results[0].name, number), (name, array)
 
 
-def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context: int) -> dict[str, int]:
+def _sizes(
+    func: Func, pairs: Sequence[Pair], roles: Mapping[str, Role], *, batch: int, step: int, context: int
+) -> dict[str, int]:
     """A number for each symbol in the inputs of a decoder."""
     types = {arg.name[1:]: arg.type for arg in func.args}
     results = {value.name[1:]: value.type for value in func.results}
@@ -156,7 +166,7 @@ def _sizes(func: Func, pairs: Sequence[Pair], *, batch: int, step: int, context:
         shape = _shape(type_)
         if name not in {pair.source for pair in pairs} and shape:
             _bind(found, shape[0], batch)
-            _bind(found, shape[-1], context if is_mask(name) else step)
+            _bind(found, shape[-1], context if roles.get(name) is Role.MASK else step)
     return found
 
 

@@ -38,8 +38,9 @@ class CompileOptions:
       those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching. ``search``
       is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its ``prior`` and a number of ``iterations``. The
       seconds in the ``profile`` files of ``dnnc profile`` replace modelled ones.
-    - States (``compile.decoding``): ``states`` as ``IN=OUT``; of a decoder, ``context`` positions of its caches, ``batch``
-      sequences in each of ``groups`` groups, and the tokens of a ``chunk`` of a prompt.
+    - States (``compile.decoding``): ``states`` as ``IN=OUT``; of a decoder, ``roles`` of its inputs as
+      ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups, and the tokens of a
+      ``chunk`` of a prompt.
     - Training: ``microbatches`` of a step, and ``training``.
     - Output: ``weights`` is shared, per-stage or none; ``load_test``: onnxruntime opens each program before the build is done;
       ``explain`` asks for ``CompileResult.explanation``."""
@@ -77,6 +78,7 @@ class CompileOptions:
     prior: Path | None = None
     iterations: int | None = None
     states: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
     context: int | None = None
     batch: int | None = None
     groups: int | None = None
@@ -152,6 +154,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--search-prior", "prior"),
     Flag("--iterations", "iterations"),
     Flag("--state", "states", (), (TAG_SEARCH, PROFILE)),
+    Flag("--role", "roles", (), (TAG_SEARCH, PROFILE)),
     Flag("--context", "context", (), (TAG_SEARCH, PROFILE)),
     Flag("--batch", "batch", (), (TAG_SEARCH, PROFILE)),
     Flag("--groups", "groups", (), (TAG_SEARCH, PROFILE)),

@@ -55,7 +55,7 @@ _OPERATORS: Mapping[str, str] = {
         com.microsoft.QGemm com.microsoft.QLinearAdd com.microsoft.QLinearAveragePool com.microsoft.QLinearConcat
         com.microsoft.QLinearConv com.microsoft.QLinearGlobalAveragePool com.microsoft.QLinearLeakyRelu
         com.microsoft.QLinearMul com.microsoft.QLinearReduceMean com.microsoft.QLinearSigmoid com.microsoft.QLinearSoftmax
-        com.microsoft.QLinearWhere com.microsoft.QuantizeLinear""",
+        com.microsoft.QLinearWhere com.microsoft.QMoE com.microsoft.QuantizeLinear""",
     DEQUANTISES: "DequantizeLinear com.microsoft.DequantizeLinear",
     PRODUCT: "Gemm MatMul com.microsoft.FusedMatMul com.microsoft.MatMulNBits",
     FUSES: "Conv Gemm MatMul",

@@ -88,6 +88,15 @@ States = Annotated[
         help="The input IN stays on its device and becomes the output OUT after each step. Repeatable.",
     ),
 ]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--role",
+        metavar="NAME=ROLE",
+        help="With --context: what an input of an unusual name is: ids or positions (integers [batch, length]), mask (integers "
+        "[batch, positions], 1 for a token), position or lengths (integers [batch], of caches in place). Repeatable.",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(

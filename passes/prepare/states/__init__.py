@@ -14,7 +14,8 @@ Invariants:
 A cache that grows by ``Concat`` is bound to its full length: past = context - s. Where ``position`` is that past, slots and
 tokens agree in both programs; ``masks`` states what is changed, and what is refused, so that they agree elsewhere.
 
-``pairs`` finds the states, ``decoder`` rewrites the step with what ``writer`` adds, ``opset`` raises the opset.
+``pairs`` finds the states, ``roles`` says what the other inputs are, ``decoder`` rewrites the step with what ``writer`` adds,
+``opset`` raises the opset.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from passes.prepare.states.decoder import ATTENTION, GROUP_QUERY, Decoder
 from passes.prepare.states.faults import CacheNotInPlace, NoStates
 from passes.prepare.states.masks import array_of
 from passes.prepare.states.opset import raised
-from passes.prepare.states.pairs import Pair, caches, is_mask, is_positions, named, recurrent
+from passes.prepare.states.pairs import Pair, caches, named, recurrent
+from passes.prepare.states.roles import Role, roles_of
 
 SCATTER = "onnx.TensorScatter"
 CACHES = {GROUP_QUERY: (3, 4), ATTENTION: (4, 5)}
@@ -48,12 +50,13 @@ IN_PLACE = 24
 class StatesPass(Pass):
     """Keep caches and recurrent states on their devices; write caches in place.
 
-    ``pairs``: states as ``IN=OUT``, beside the caches that are recognised by their names. ``groups``: of sequences in flight,
-    each with its own buffers.
+    ``pairs``: states as ``IN=OUT``, beside the caches that are recognised by their names. ``roles``: of other inputs, as
+    ``NAME=ROLE``, beside those that ``roles`` tells. ``groups``: of sequences in flight, each with its own buffers.
     """
 
     name: ClassVar[str] = "states"
     pairs: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
     groups: int = 1
 
     @on_expanded
@@ -72,7 +75,7 @@ class StatesPass(Pass):
             module = raised(module, IN_PLACE, context.dialects)
             func = module.entry
         if any(axis is not None for axis in axes.values()):
-            decoder = Decoder(module, pairs, {pair: axis for pair, axis in axes.items() if axis is not None})
+            decoder = Decoder(module, pairs, {pair: axis for pair, axis in axes.items() if axis is not None}, self.roles)
             module = decoder.rewritten()
         module = _with_states(module, pairs, axes, self.groups)
         context.count(self.name, states=len(pairs), in_place=sum(axis is not None for axis in axes.values()))
@@ -130,11 +133,11 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
 __all__ = [
     "GROUP_QUERY",
     "Pair",
+    "Role",
     "StatesPass",
     "array_of",
     "caches",
-    "is_mask",
-    "is_positions",
     "named",
     "recurrent",
+    "roles_of",
 ]

@@ -13,26 +13,26 @@ from ir.core.module import Module
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NotOneInput
+from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput
 from passes.prepare.states.masks import Masks, array_of
-from passes.prepare.states.pairs import Pair, is_mask, is_positions
+from passes.prepare.states.pairs import Pair
+from passes.prepare.states.roles import Role, roles_of
 from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
-WRITTEN, LENGTHS = ("onnx.TensorScatter", 2), (ATTENTION, 6)
-"""Operands that say where a step is written, and how many positions of a cache are no padding behind it."""
 QUERY_LENGTHS = 16
 """The operand of GroupQueryAttention with the number of new tokens of each sequence."""
 I64 = DType.I64
 
 
 class Decoder:
-    """One decoder. ``axes``: of the pairs that are caches, the axis of positions."""
+    """One decoder. ``axes``: of the pairs that are caches, the axis of positions; ``roles``: as ``NAME=ROLE``."""
 
-    def __init__(self, module: Module, pairs: Sequence[Pair], axes: Mapping[Pair, int]) -> None:
+    def __init__(self, module: Module, pairs: Sequence[Pair], axes: Mapping[Pair, int], roles: Sequence[str] = ()) -> None:
         self.module, self.func, self.axes = module, module.entry, axes
         sources = {f"%{pair.source}" for pair in pairs}
         self.others = [arg for arg in self.func.args if arg.name not in sources]
+        self.roles = roles_of(self.func, {pair.source for pair in pairs}, roles)
         self.ids = self._ids()
         self.batch, self.step = _shape(self.ids)
         results = {value.name: value for value in self.func.results}
@@ -52,13 +52,10 @@ class Decoder:
         self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
 
     def _ids(self) -> Value:
-        """The token ids: the one input of integers ``[B, s]`` that is no mask and no positions."""
-        integers = [arg for arg in self.others if isinstance(arg.type, TensorType) and arg.type.dtype.is_integer]
-        found = [arg for arg in integers if not is_mask(arg.name) and not is_positions(arg.name) and len(_shape(arg)) == 2]
-        if not found:
-            inputs = tuple(arg.name[1:] for arg in self.func.args)
-            raise InvalidInput(NotOneInput("input_ids", f"not among {', '.join(inputs)}"), where=self.module.name)
-        return next((arg for arg in found if arg.name == "%input_ids"), found[0])
+        found = next((arg for arg in self.others if self.roles.get(arg.name[1:]) is Role.IDS), None)
+        if found is None:
+            raise InvalidInput(NoTokenIds(tuple(arg.name[1:] for arg in self.func.args)), where=self.module.name)
+        return found
 
     def rewritten(self) -> Module:
         """The module as a step of a decoder, with caches still arguments. Raises InvalidInput where it cannot be one."""
@@ -70,7 +67,7 @@ class Decoder:
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
             ops = Masks(self.writer, self.module.resources, growing).applied(ops)
-            if not any(is_positions(arg.name) for arg in self.others):
+            if Role.POSITIONS not in self.roles.values():
                 ops = self.with_positions(ops)
         entry = self.func
         facts = {
@@ -78,6 +75,7 @@ class Decoder:
             "decoding.position": self.writer.position.name[1:],
             "decoding.logits": self.logits.name[1:] if self.logits is not None else "",
             "decoding.context": self.context,
+            "decoding.inputs": tuple(f"{name}={role}" for name, role in self.roles.items()),
         }
         sources = {f"%{pair.source}" for pair in self.axes}
         kept = [arg for arg in self.func.args if arg.name == self.ids.name or arg not in self.others or arg.name in sources]
@@ -90,21 +88,19 @@ class Decoder:
         return insert_symbols(self.module.replace(self.func, entry), self.writer.made)
 
     def compute(self, arg: Value) -> None:
-        """Makes the input ``arg`` from ``position``, under its name. Raises InvalidInput for one that is neither a mask nor
-        positions, by its name, nor where TensorScatter writes or the lengths of Attention, by its readers."""
-        type_, shape, writer = arg.type, _shape(arg), self.writer
+        """Makes the input ``arg`` from ``position``, under its name. Raises InvalidInput for one whose role is unknown, or
+        whose sizes are not those of its role."""
+        type_, shape, writer, role = arg.type, _shape(arg), self.writer, self.roles.get(arg.name[1:])
         assert isinstance(type_, TensorType)
-        uses = {(op.name, place) for op in self.func.ops for place, name in enumerate(op.operands) if name == arg.name}
-        whole = type_.dtype.is_integer or type_.dtype is DType.BOOL  # floats may be what is added to scores
-        if is_mask(arg.name) and whole and shape == (self.batch, self.context):
+        if role is Role.MASK and shape == (self.batch, self.context):
             seen = writer.op("onnx.Less", f"{arg.name[1:]}.seen", (writer.slots(2), writer.after()), shape, DType.BOOL)
             writer.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
-        elif is_positions(arg.name) and shape == (self.batch, self.step):
+        elif role is Role.POSITIONS and shape == (self.batch, self.step):
             places = self.writer.places()
             writer.add("onnx.Cast", arg.name, (places,), type_, to=ONNX_TYPES[type_.dtype])
-        elif shape == (self.batch,) and uses == {WRITTEN}:
+        elif role is Role.POSITION and shape == (self.batch,):
             writer.add("onnx.Identity", arg.name, (writer.position.name,), type_)
-        elif shape == (self.batch,) and uses == {LENGTHS}:
+        elif role is Role.LENGTHS and shape == (self.batch,):
             self.counted_lengths(arg)
             writer.add("onnx.Add", arg.name, (writer.position.name, writer.constant("step", [self.step])), type_)
         else:

@@ -61,9 +61,34 @@ class NotOneInput(Fault, code="E4107"):
     """An input of a decoder is none that a step can make by itself."""
 
     message = "the input {name} is neither token ids, nor a cache, a mask of 1 for tokens, or positions"
-    hint = "its type is {type}; name a state by --state IN=OUT"
+    hint = "its type is {type}; name a state by --state IN=OUT, an input of another name by --role NAME=ROLE"
     name: str
     type: str
+
+
+class NoTokenIds(Fault, code="E4110"):
+    """No input of a decoder has the type of token ids."""
+
+    message = "no input of the model is token ids, integers [batch, length]: its inputs are {inputs}"
+    hint = "name it by --role NAME=ids; a model of embeddings in their place cannot generate"
+    inputs: tuple[str, ...]
+
+
+class RoleNotStated(Fault, code="E4111"):
+    """--role has another form than NAME=ROLE."""
+
+    message = "'{text}' states no role: expected NAME=ROLE, where ROLE is one of {roles}"
+    text: str
+    roles: tuple[str, ...]
+
+
+class RoleOfNoInput(Fault, code="E4112"):
+    """--role names no input of the model, a state, or an input whose type its role does not have."""
+
+    message = "no input of the model can have this role: {text}"
+    hint = "a role has the type that 'dnnc compile --help' says; the inputs that are no states are {inputs}"
+    text: str
+    inputs: tuple[str, ...]
 
 
 class OldOpset(Fault, code="E4108"):

@@ -45,16 +45,6 @@ class Pair:
         return f"{self.source}={self.result}"
 
 
-def is_mask(name: str) -> bool:
-    """Whether an input is by its name a mask of 1 for a token and 0 for none. One of *padding* says the opposite."""
-    return "mask" in name and "padding" not in name
-
-
-def is_positions(name: str) -> bool:
-    """Whether an input is by its name the positions of tokens."""
-    return "position" in name
-
-
 def caches(func: Func) -> tuple[Pair, ...]:
     """The key/value caches of a decoder among the inputs of ``func``, in their order; those of its attribute ``caches`` have
     the names that it states."""
@@ -133,4 +123,4 @@ def _grows(one: Type, other: Type) -> int | None:
     return axes[0] if axes else None
 
 
-__all__ = ["CACHES", "Pair", "caches", "is_mask", "is_positions", "named", "recurrent"]
+__all__ = ["CACHES", "Pair", "caches", "named", "recurrent"]

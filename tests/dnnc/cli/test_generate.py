@@ -16,7 +16,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import dnnc
 from dnnc.build.build import Build
-from dnnc.check.tokens import Whole
 from dnnc.cli import main
 from ir.text.units import bytes_text, count_text, seconds_text
 from tests.dnnc.engines.onnxruntime.processes import descendants, gone
@@ -153,23 +152,8 @@ def test_a_stage_that_is_killed_changes_no_answer(long_build: str) -> None:
 def test_a_check_compares_tokens_with_the_unsplit_model(build: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", build]) == 0
     told = capsys.readouterr().out
-    assert told.count(" ok ") == 4
-    assert "the stages agree with the build's own copy of the model" in told
-
-
-def test_another_token_is_noticed(build: str) -> None:
-    """At each place of an answer, for each sequence of a group."""
-    opened, answers = Build.open(build), [expected(build, 1, 2, 3), expected(build, 7)]
-    assert opened.decoding is not None
-    whole = Whole(opened, opened.decoding)
-    assert all(found <= whole.allowed for found, _ in whole.differences([[1, 2, 3], [7]], answers))
-    for sequence, answer in enumerate(answers):
-        for place, token in enumerate(answer):
-            other = [list(one) for one in answers]
-            other[sequence][place] = (token + 1) % WORDS
-            found, number = whole.differences([[1, 2, 3], [7]], other)[sequence]
-            assert found > whole.allowed
-            assert number >= place
+    assert told.count(" ok ") == 8
+    assert f"passed: the stages compute what the model {LLAMA.partition(',context')[0]}" in told
 
 
 @pytest.mark.parametrize(("groups", "waits"), [(1, True), (2, False)])

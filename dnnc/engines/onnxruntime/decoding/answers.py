@@ -12,6 +12,7 @@ from typing import Any
 
 from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.faults import PromptEmpty, PromptTooLong, SamplingOutOfRange, TokenOutOfRange
+from dnnc.onnx.elements import Array
 from ir.core.diagnostics import Fault, InvalidInput, UsageError
 
 STOP, LENGTH, CONTEXT, CLOSED = "stop", "length", "context", "closed"
@@ -92,12 +93,14 @@ def _number(name: str, value: Any) -> float:
 
 
 class Answer(Iterator[int], AsyncIterator[int]):
-    """The tokens of an answer as they come: an iterator, and one of asyncio. ``reason``: why it ended, empty until then."""
+    """The tokens of an answer as they come: an iterator, and one of asyncio. ``reason``: why it ended, empty until then;
+    ``logits``: float32 ``[vocabulary]`` for each token that was drawn, where the decoder was asked for them."""
 
     def __init__(self, request: Request, leave: Callable[[Answer], None]) -> None:
         """``leave`` is called, from any thread, when nobody wants more tokens."""
         self.request = request
         self.reason = ""
+        self.logits: list[Array] = []
         self._leave = leave
         self._queue: SimpleQueue[int | BaseException | None] = SimpleQueue()
         self._wake: Callable[[], object] | None = None

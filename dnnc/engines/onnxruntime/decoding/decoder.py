@@ -31,6 +31,7 @@ from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.decoding.answers import CLOSED, CONTEXT, LENGTH, STOP, Answer, Request
 from dnnc.engines.onnxruntime.decoding.wire import (
     CONTROL,
+    LOGITS,
     PROMPT,
     STEP,
     TOKENS,
@@ -89,12 +90,14 @@ class Group:
 class Decoder(Served[Answer]):
     """``with Decoder(build) as decoder: list(decoder.ask(request))``."""
 
-    def __init__(self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None) -> None:
-        """``processes``: as of a ``Pipeline``, of ``decoding_build(build)``. Raises as ``Pipeline``, and InvalidInput for a
-        build that does not generate."""
+    def __init__(
+        self, build: Build, options: RunOptions | None = None, processes: FarProcesses | None = None, logits: bool = False
+    ) -> None:
+        """``processes``: as of a ``Pipeline``, of ``decoding_build(build, logits)``; ``logits``: whether answers get those of
+        their tokens. Raises as ``Pipeline``, and InvalidInput for a build that does not generate."""
         self.decoding = require_decoding(build)
         recovery = Recovery(_AGAIN_SECONDS, _MOST_LOSSES) if processes is None else None
-        super().__init__(Pipeline(decoding_build(build), options, processes, recovery), "dnnc-decoder")
+        super().__init__(Pipeline(decoding_build(build, logits), options, processes, recovery), "dnnc-decoder")
         batch = range(self.decoding.batch)
         self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
@@ -206,8 +209,11 @@ class Decoder(Served[Answer]):
             if (steps := self._under_way.get(id(sink))) is not None:
                 if self._pipeline.failures:
                     raise self._pipeline.failure_of(min(self._pipeline.failures, key=lambda one: (one.microbatch, one.stage)))
-                group = steps.popleft()
-                self._take_tokens(group, sink.side.values(slot)[TOKENS].data.tolist())
+                group, values = steps.popleft(), sink.side.values(slot)
+                if (logits := values.get(LOGITS)) is not None:
+                    for place, answer in group.drawing:
+                        answer.logits.append(logits.data[place.number].copy())
+                self._take_tokens(group, values[TOKENS].data.tolist())
             sink.side.release(slot)
 
     def _take_tokens(self, group: Group, tokens: list[int]) -> None:

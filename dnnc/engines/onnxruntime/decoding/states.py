@@ -5,6 +5,7 @@ Invariants:
 2. a state with an axis is one buffer, input and output of a run; any other has two, which take turns in each run;
 3. both models refer to the same weights. The step model keeps them packed for its products as well, the prompt model does not:
    it multiplies many rows, so packing them in each run costs little, and a second copy costs as much memory as the weights.
+   Weights of few bits both keep packed (``FEW_BITS``).
 
 Imports no third party but numpy and onnxruntime, because the process of a device must start fast.
 """
@@ -23,6 +24,7 @@ from dnnc.engines.onnxruntime.decoding.wire import (
     COUNT,
     GROUP,
     KIND,
+    LOGITS,
     POSITION,
     RESET,
     ROW,
@@ -41,6 +43,9 @@ from dnnc.onnx.ort import load_onnxruntime
 from dnnc.onnx.providers import ON_CUDA
 from ir.core.types import DType
 
+FEW_BITS = b"MatMulNBits"
+"""The type of a product by weights of few bits, as it stands in a model's bytes. Without packed weights onnxruntime computes
+it from weights that it widens first: slower, and another number than the step's, whose rows are rounded to 8 bits."""
 _ELEMENT = {"float": "float32", "double": "float64"}
 """Element types that onnxruntime names otherwise than numpy."""
 
@@ -89,7 +94,7 @@ class StatefulProgram:
         step, prompt = models
         self.models = [_Model.of(open_session(step, settings, weights))]
         if prompt is not None:
-            self.models.append(_Model.of(open_session(prompt, replace(settings, packed=False), weights)))
+            self.models.append(_Model.of(open_session(prompt, replace(settings, packed=FEW_BITS in prompt), weights)))
         first = self.models[0]
         self.input_names = tuple(name for name in first.inputs if name not in {state["name"] for state in told["states"]})
         self._cuda = settings.provider.name in ON_CUDA
@@ -145,7 +150,7 @@ class StatefulProgram:
             np.copyto(target, source)
         tokens = binding.targets.get(TOKENS)
         if table is not None and tokens is not None:
-            self._draw(kind, table[1:], tokens.data)
+            self._draw(kind, table[1:], tokens.data, binding.targets.get(LOGITS))
 
     def _bound(self, binding: Binding, kind: int, group: int, turn: int) -> tuple[Any, list[tuple[Array, Array]]]:
         """A binding of a session, and the copies (target, source) to make after it: of logits that the starter wants, and of
@@ -176,8 +181,8 @@ class StatefulProgram:
                 _bind(bound.bind_output, None, name, spec, _place(name, spec, binding.targets))
         return bound, copies
 
-    def _draw(self, kind: int, rows: Array, tokens: Array) -> None:
-        """Writes the next token of each sequence that wants one, of the others -1."""
+    def _draw(self, kind: int, rows: Array, tokens: Array, shown: Raw | None) -> None:
+        """Writes the next token of each sequence that wants one, of the others -1; into ``shown`` the logits of each."""
         spec = self.models[kind].outputs[self.told["logits"]]
         assert spec.shape is not None
         logits = _floats(self._logits[kind], spec.element).reshape(spec.shape)
@@ -185,8 +190,11 @@ class StatefulProgram:
         for sequence in np.flatnonzero(rows[:, ROW] >= 0):
             row = rows[sequence]
             temperature, top_p = row[[TEMPERATURE, TOP_P]].view(np.float64).tolist()
+            chosen = _float32(logits[sequence, row[ROW]], spec.element)
+            if shown is not None:
+                np.copyto(shown.data[sequence], chosen)
             tokens[sequence] = next_token(
-                _float32(logits[sequence, row[ROW]], spec.element),
+                chosen,
                 temperature=temperature,
                 top_k=int(row[TOP_K]),
                 top_p=top_p,

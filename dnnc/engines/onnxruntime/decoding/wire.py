@@ -15,8 +15,9 @@ import numpy as np
 
 from dnnc.onnx.elements import Array
 
-CONTROL, TOKENS = "dnnc.control", "dnnc.tokens"
-"""Names of the table that each stage gets, and of the tokens (int64 ``[batch]``, -1 for none) that the last one sends."""
+CONTROL, TOKENS, LOGITS = "dnnc.control", "dnnc.tokens", "dnnc.logits"
+"""Names of the table that each stage gets, of the tokens (int64 ``[batch]``, -1 for none) that the last one sends, and of the
+logits that each was drawn from (float32 ``[batch, vocabulary]``), which it sends where a check asks for them."""
 WORDS = 8
 KIND, GROUP = 0, 1
 POSITION, ROW, RESET, SEED, COUNT, TOP_K, TEMPERATURE, TOP_P = range(WORDS)
@@ -41,6 +42,7 @@ __all__ = [
     "COUNT",
     "GROUP",
     "KIND",
+    "LOGITS",
     "POSITION",
     "PROMPT",
     "RESET",

@@ -11,7 +11,7 @@ from typing import Any
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
 from dnnc.build.decoding import Decoding, prompt_name
 from dnnc.engines.onnxruntime.decoding.faults import NoDecoding
-from dnnc.engines.onnxruntime.decoding.wire import CONTROL, TOKENS, WORDS
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, LOGITS, TOKENS, WORDS
 from ir.core.diagnostics import InvalidInput
 
 
@@ -23,13 +23,14 @@ def require_decoding(build: Build) -> Decoding:
     return decoding
 
 
-def decoding_build(build: Build) -> Build:
-    """The build with the inputs, outputs and messages of decoding in place of those of its step program. Raises as
-    ``require_decoding``."""
+def decoding_build(build: Build, logits: bool = False) -> Build:
+    """The build with the inputs, outputs and messages of decoding in place of those of its step program. ``logits``: those of
+    each token are an output too. Raises as ``require_decoding``."""
     decoding = require_decoding(build)
     ids = decoding.batch * decoding.chunk
     control, words = _port(CONTROL, "int64", (1 + decoding.batch, WORDS)), _port(decoding.ids, "int64", (ids,))
     tokens = _port(TOKENS, "int64", (decoding.batch,))
+    drawn = (tokens, *([_port(LOGITS, "float32", (decoding.batch, decoding.vocabulary))] if logits else ()))
     stages: list[StageProgram] = []
     for stage in build.stages:
         reads = any(port.name == decoding.ids for port in stage.inputs)
@@ -38,7 +39,7 @@ def decoding_build(build: Build) -> Build:
             replace(
                 stage,
                 inputs=(control, words) if reads else (control,),
-                outputs=(tokens,) if draws else (),
+                outputs=drawn if draws else (),
                 receives=tuple(_longest(channel, decoding) for channel in stage.receives),
                 sends=tuple(_longest(channel, decoding) for channel in stage.sends),
                 serves=decoding.serves(stage.index, 1 if stage.members else len(stage.devices)),
@@ -49,7 +50,7 @@ def decoding_build(build: Build) -> Build:
         (device, tuple(replace(action, microbatch=0) for action in actions)) for device, actions in build.schedule.rows
     )
     schedule = replace(build.schedule, rows=rows)
-    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=(tokens,), schedule=schedule)
+    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=drawn, schedule=schedule)
 
 
 def role_of(build: Build, stage: StageProgram, replica: int) -> dict[str, Any]:
