@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
@@ -55,7 +55,7 @@ from passes.partition.layouts.faults import (
     SharesOfOneMesh,
     TooFewDevices,
 )
-from passes.partition.layouts.mesh.candidates import Candidate, Candidates, candidates
+from passes.partition.layouts.mesh.candidates import Candidate, Candidates, candidates, some_devices
 from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.partition.layouts.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
@@ -202,35 +202,37 @@ class MeshesSearch:
         )
 
     def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
-        """The meshes to search."""
+        """The meshes to search: of a stated shape of fewer devices than there are those on the best sets; stated shares are of
+        the devices in the order of the topology."""
         count = len(topology.devices)
         sizes = (read_shape(self.mesh, count),) if self.mesh else shapes_on(topology, topology.devices)
 
         def over(shape: tuple[int, ...], along: Along = ()) -> Candidate:
             return Candidate(topology.devices[: math.prod(shape)], shape, along)
 
+        options: dict[str, Any] = {
+            "training": self.training,
+            "microbatches": self.step_microbatches,
+            "uneven": self.uneven,
+        }
+
         if self.shares not in ("", EQUAL):
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
+        samples = samples_of(module.entry)
+        if self.mesh and math.prod(sizes[0]) < count:
+            evenly = dealt_evenly(samples, sizes[0]) if self.training and self.strategy == DATA else None
+            return some_devices(module, topology, net, sizes[0], **options, shares=() if self.shares else evenly)
         one_type = len({device.type for device in topology.devices}) == 1
         one_host = len({device.host for device in topology.devices}) == 1 or not self.training
-        members, samples = math.prod(sizes[0]) if self.mesh else count, samples_of(module.entry)
-        divides = not self.training or samples % members == 0
+        divides = not self.training or samples % count == 0
         if self.shares or (one_type and divides and (one_host or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
             found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
         else:
-            found = candidates(
-                module,
-                topology,
-                net,
-                training=self.training,
-                microbatches=self.step_microbatches,
-                uneven=self.uneven,
-                every=bool(self.strategy),
-            )
+            found = candidates(module, topology, net, **options, every=bool(self.strategy))
         if not self.training or self.strategy != DATA:
             return found
         dealt = [(shape, shares) for shape in sizes if (shares := dealt_evenly(samples, shape))]
@@ -461,7 +463,8 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     if parts > 1:
-        certificate["mesh"] += f"; searched in one row: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
+        how = "searched" if len(asked.mesh) else "searched in one row"
+        certificate["mesh"] += f"; {how}: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
     same_shape = [one.shares for one in tried if one.sizes == mesh.sizes]
     if any(same_shape):
         certificate["shares"] = shares_text(mesh.shares)

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from ir.core.topology import Device, Topology
 from passes.costs.network import Network, device_classes
-from passes.costs.parts import exchangeable_hosts
+from passes.costs.parts import exchangeable_hosts, ordered
 from passes.graph.serving import shared_evenly
 from passes.meshes.mesh import MOST_DEVICES, few
 
@@ -147,22 +147,6 @@ class Taking:
 
 def size_of(take: Take) -> int:
     return sum(sum(after) - sum(before) for _, before, after in take)
-
-
-def ordered(topology: Topology, net: Network) -> tuple[Device, ...]:
-    """The devices host by host, fast ones first; only those that are alike stand as they are declared."""
-    types = {type_.name: type_ for type_ in topology.types}
-
-    def speed(device: Device) -> tuple[object, ...]:
-        type_, port, memory = types[device.type], net.port(device.name), topology.memory(device)
-        room = -math.inf if memory is None else -memory
-        return (-max((rate for _, rate in type_.rates), default=0.0), room, -port.bandwidth, port.latency, device.type)
-
-    by_host: dict[str, list[Device]] = {host.name: [] for host in topology.hosts}
-    for device in topology.devices:
-        by_host.setdefault(device.host, []).append(device)
-    hosts = [sorted(own, key=speed) for own in by_host.values() if own]
-    return tuple(itertools.chain(*sorted(hosts, key=lambda own: [speed(device) for device in own])))
 
 
 def taking(topology: Topology, net: Network, asked: Asked) -> Taking:
@@ -422,4 +406,4 @@ def _states(devices: tuple[Device, ...], steps: _Steps, told: str, most: float =
     return Taking(devices, steps.groups, tuple(states), tuple(moves), tuple(pairs), steps.line, told)
 
 
-__all__ = ["Asked", "Move", "Take", "Taking", "ordered", "size_of", "taking"]
+__all__ = ["Asked", "Move", "Take", "Taking", "size_of", "taking"]

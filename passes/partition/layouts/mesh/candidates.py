@@ -20,7 +20,7 @@ from ir.core.types import type_bytes
 from passes.costs.exchange import LAST, rings
 from passes.costs.learning import trained
 from passes.costs.network import Network, Unreachable
-from passes.costs.parts import whole_parts
+from passes.costs.parts import ordered, sets_of, whole_parts
 from passes.meshes.mesh import shapes_on
 from passes.meshes.notation import Along
 from passes.partition.layouts.mesh.speeds import Speeds
@@ -77,10 +77,39 @@ def candidates(
             parts += estimates.meshes([topology.device(name) for name in names], (len(names),))[:1]
     if not (found or across or parts):
         estimates.sums(topology.devices)  # raises
-    parts.sort(key=lambda candidate: candidate.order)
-    left = min((candidate.least for candidate in parts[MOST_PARTS:]), default=math.inf)
-    in_order = sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.order)
-    return Candidates((*in_order, *across), left)
+    best = _best(parts)
+    in_order = sorted([*found, *best.searched], key=lambda candidate: candidate.order)
+    return Candidates((*in_order, *across), best.bound)
+
+
+def some_devices(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    sizes: tuple[int, ...],
+    *,
+    training: bool,
+    microbatches: int,
+    uneven: bool,
+    shares: Along | None = None,
+) -> Candidates:
+    """Meshes of one shape over fewer devices than there are, on the sets of these that do best by the estimate, host by host
+    and fast ones first; ``shares``: with these alone. Raises Unreachable where the devices of no set reach each other."""
+    speeds = Speeds(module, topology, training=training)
+    estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
+    devices, found = ordered(topology, net), list[Candidate]()
+    for names in sets_of(topology, math.prod(sizes)):
+        own = [device for device in devices if device.name in names]
+        found += estimates.meshes(own, sizes, None if shares is None else (shares,))
+    if not found:
+        estimates.sums(devices)  # raises
+    return _best(found)
+
+
+def _best(found: Sequence[Candidate]) -> Candidates:
+    """The most promising, and the bound of the others."""
+    ranked = sorted(found, key=lambda candidate: candidate.order)
+    return Candidates(tuple(ranked[:MOST_PARTS]), min((one.least for one in ranked[MOST_PARTS:]), default=math.inf))
 
 
 def _rows_share_hosts(devices: Sequence[Device], sizes: Sequence[int]) -> bool:
@@ -109,15 +138,17 @@ class _Estimates:
         weights = trained(module.resources) if training else {}
         self.summed = sum(type_bytes(module.resources[name].type) or 0 for name in weights)
 
-    def meshes(self, devices: Sequence[Device], sizes: tuple[int, ...]) -> list[Candidate]:
-        """Those over all of the devices in one shape, with each of the shares to try, the best first; none where some do not
-        reach each other."""
+    def meshes(
+        self, devices: Sequence[Device], sizes: tuple[int, ...], every: Sequence[Along] | None = None
+    ) -> list[Candidate]:
+        """Those over all of the devices in one shape, with ``every`` one of these shares, of those to try unless given, the
+        best first; none where some do not reach each other."""
         try:
             sums, last = self.sums(devices)
         except Unreachable:
             return []
         members, found = self.speeds.members(devices), list[Candidate]()
-        for along in self.speeds.candidates(sizes, self.uneven, devices=devices):
+        for along in every or self.speeds.candidates(sizes, self.uneven, devices=devices):
             shares = along or tuple((1,) * size for size in sizes)
             run = self.speeds.estimate(shares, members, self.uneven)
             least = self.speeds.least(devices, shares, self.uneven)
@@ -136,4 +167,4 @@ class _Estimates:
         return speed.reduce_seconds(count, self.summed), speed.seconds(2 * (count - 1), LAST / count)
 
 
-__all__ = ["Candidate", "Candidates", "candidates"]
+__all__ = ["Candidate", "Candidates", "candidates", "some_devices"]

@@ -21,6 +21,7 @@ from ir.core.module import Module
 from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
 from passes.costs.network import network
+from passes.costs.parts import ordered
 from passes.graph.folding import folding
 from passes.meshes.costs.cross_mesh import Crossing, Party, message_bytes
 from passes.meshes.costs.footprint import footprint
@@ -32,7 +33,6 @@ from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block, SharesOf
-from passes.partition.chain.taking import ordered
 from passes.partition.chain.units import units_of
 from passes.partition.layouts import build
 from passes.partition.layouts.problem.build import OVERLAPS

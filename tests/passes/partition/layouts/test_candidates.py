@@ -20,7 +20,8 @@ from ir.core.module import Mesh, Module, Plan
 from ir.core.shares import nested_cut, none_empty, proportional
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.costs.network import network
-from passes.costs.parts import whole_parts
+from passes.costs.parts import sets_of, whole_parts
+from passes.framework.base import PassContext, needed
 from passes.meshes.mesh import Member, mesh_of
 from passes.partition.chain.submeshes import submeshes
 from passes.partition.layouts import build
@@ -313,3 +314,43 @@ def test_data_parallelism_deals_samples_evenly(shape: str) -> None:
     assert named is not None
     assert free is not None
     assert named.bound <= free.value <= named.value
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from([1e9, 2e9]), st.integers(1, 3)), min_size=1, max_size=4), st.integers(1, 6))
+def test_sets_of_devices_are_told_apart_by_more_than_names(groups: list[tuple[float, int]], count: int) -> None:
+    """Hosts with links of one speed: a set is told by how many devices of which type each of its hosts has."""
+    topology = hosts(*groups)
+    host = {device.name: device.host for device in topology.devices}
+    type_of = {device.name: (topology.type(device.type).rates, groups[int(device.host[1:])]) for device in topology.devices}
+
+    def looks(names: Sequence[str]) -> object:
+        by_host = itertools.groupby(sorted(names, key=lambda name: host[name]), key=lambda name: host[name])
+        return sorted(tuple(str(type_of[name]) for name in own) for _, own in by_host)
+
+    every = {str(looks(names)) for names in itertools.combinations([device.name for device in topology.devices], count)}
+    found = [str(looks(names)) for names in sets_of(topology, count)]
+    assert len(found) == len(set(found))
+    assert set(found) == every
+
+
+def test_of_many_sets_those_of_whole_hosts_are_looked_at() -> None:
+    topology = hosts(*[(1e9, 8)] * 8)
+    found = list(sets_of(topology, 20))
+    assert [len({name.split("-")[0] for name in names}) for names in found] == [3], "two whole hosts, and half of one"
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", ["2", "2x2"])
+def test_a_mesh_of_some_devices_has_the_best(training: bool, shape: str) -> None:
+    """Wherever the quick ones, and those of one host, are declared."""
+    quick, slow = (8e9, 4), (1e9, 2)
+    plans = []
+    for groups in itertools.permutations([quick, slow, slow]):
+        topology = hosts(*groups)
+        found = on_meshes(shape, training=training).run(step(96, width=4096).extend([topology]), PassContext())
+        plan = needed(found, Plan)
+        plans.append((plan.value, plan.bound, [topology.device(name).type for name in plan.stages[0].devices]))
+        assert len({topology.device(name).host for name in plan.stages[0].devices}) == 1
+    assert all(plan == plans[0] for plan in plans)
+    assert set(plans[0][2]) == {"t1"}
