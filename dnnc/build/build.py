@@ -79,13 +79,15 @@ ANNOTATED = "annotated.onnx"
 class ValueInfo:
     """Name and type of an input or output of a model, as in ONNX. ``dtype``: numpy's name, ``""`` when the value is no tensor.
     ``shape``: a number, a name (symbolic) or None (unknown) per dimension; None when the rank is unknown. ``type``: IR text.
-    ``ranges``: of an input of a build, the least and the largest size of the names that it was compiled for a range of."""
+    ``ranges``: of an input of a build, the least and the largest size of the names that it was compiled for a range of.
+    ``parts``: equal parts of its bytes, of which a microbatch may use the first ones alone, while a build generates tokens."""
 
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None
     type: str
     ranges: tuple[tuple[str, int, int], ...] = ()
+    parts: int = 1
 
     @classmethod
     def of(cls, name: str, type_: Type) -> ValueInfo:
@@ -99,7 +101,8 @@ class ValueInfo:
 @dataclass(frozen=True, slots=True)
 class Channel:
     """A tensor that stage ``source`` sends to stage ``target`` once per microbatch. ``nbytes``: bytes per microbatch with
-    sub-byte elements packed, None where the type does not tell (symbolic dims, strings, sequences)."""
+    sub-byte elements packed, None where the type does not tell (symbolic dims, strings, sequences). ``parts``: as of
+    ``ValueInfo``."""
 
     id: int
     tensor: str
@@ -109,6 +112,7 @@ class Channel:
     target: int
     nbytes: int | None
     type: str
+    parts: int = 1
 
     @classmethod
     def of(cls, id_: int, name: str, type_: Type, source: int, target: int) -> Channel:

@@ -3,27 +3,49 @@
 A llama of about 270 MB (f32; a fifth of that with int4 weights) in two stages, each on one core, with two groups of eight
 sequences, is asked for as many answers at once. Beside it, in the same run: two independent processes of onnxruntime, each
 with one core, the whole model, a batch of eight and caches in place; and one with two threads and a batch of 16. Printed are
-tokens a second of answers, without prompts; seconds of a step; and the share of a core that the driving process takes.
+tokens a second of answers, without prompts; seconds of a step, and over the processor seconds of the slowest stage; the share
+of a core that the driving process takes; and, as root, bytes that cross a cable between two hosts of one stage each, over those
+of the tensors of the cut and of two integers (position, token) for each sequence. Hosts are network namespaces
+(``tests.bench.hosts``).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import dnnc
+from dnnc.build.build import Build
+from dnnc.engines.cluster.agents import LocalAgents
+from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.onnxruntime import RunOptions
+from dnnc.engines.onnxruntime.decoding.answers import Request
+from dnnc.engines.onnxruntime.decoding.decoder import Decoder
+from dnnc.engines.onnxruntime.decoding.wiring import decoding_build
+from tests.bench.hosts import ADDRESSES, SPACES, crossed, entering, namespaces
 from tests.bench.machine import header
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCABULARY = 4, 1024, 16, 8, 2816, 8000
 BATCH, GROUPS, PROMPT = 8, 2, 16
+
+
+class Decoded(NamedTuple):
+    """``rate``: tokens a second of all sequences together; ``pace``: seconds of a step of a group, ``slowest``: processor
+    seconds that the stage takes for it which takes the most; ``share``: of a core, that this process takes."""
+
+    rate: float
+    pace: float
+    slowest: float
+    share: float
 
 
 def spec(arguments: argparse.Namespace, batch: int) -> str:
@@ -38,7 +60,11 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--whole", nargs=4, metavar=("MODEL", "CORES", "BATCH", "TOKENS"), help=argparse.SUPPRESS)
+    parser.add_argument("--wire", metavar="BUILD", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.wire:
+        print(json.dumps(between_hosts(arguments.wire, arguments.tokens)))
+        return
     if arguments.whole:
         model, cores, batch, tokens = arguments.whole
         print(json.dumps(whole(Path(model), [int(core) for core in cores.split(",")], int(batch), int(tokens))))
@@ -48,14 +74,20 @@ def main() -> None:
         folder = Path(name)
         stages = compiled(arguments, folder / "stages", BATCH, machines="preset:cpu-2", stages=2, groups=GROUPS)
         alone = compiled(arguments, folder / "alone", 2 * BATCH, machines="preset:cpu-1", groups=1)
-        ours, pace, share = decoded(stages, arguments.tokens)
+        ours = decoded(stages, arguments.tokens)
         two = others(stages.folder / "annotated.onnx", ["0", "1"], BATCH, arguments.tokens)
         one = others(alone.folder / "annotated.onnx", ["0,1"], 2 * BATCH, arguments.tokens)
-    print(f"two stages of one core, {GROUPS} groups of {BATCH}     {ours:8.1f} tokens/s")
-    print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {ours / two:.2f} of it")
-    print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {ours / one:.2f} of it")
-    print(f"step of a group                          {pace * 1e3:8.1f} ms")
-    print(f"the driving process takes                {share:8.1%} of a core")
+        wire = None if os.geteuid() else on_the_wire(stages.folder, arguments.tokens)
+        needed = sum(channel.nbytes or 0 for channel in Build.open(stages.folder).channels) / BATCH + 16
+    rate = ours.rate
+    print(f"two stages of one core, {GROUPS} groups of {BATCH}     {rate:8.1f} tokens/s")
+    print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {rate / two:.2f} of it")
+    print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {rate / one:.2f} of it")
+    print(f"step of a group                          {ours.pace * 1e3:8.1f} ms", end="")
+    print(f", {ours.pace / ours.slowest:.2f} times what the slowest stage computes")
+    print(f"the driving process takes                {ours.share:8.1%} of a core")
+    if wire is not None:
+        print(f"bytes per token between two hosts        {wire:8.0f}, {wire / needed:.3f} times those of the cut and integers")
 
 
 def compiled(arguments: argparse.Namespace, folder: Path, batch: int, **options: Any) -> dnnc.Build:
@@ -63,20 +95,56 @@ def compiled(arguments: argparse.Namespace, folder: Path, batch: int, **options:
     return plan.write(folder)
 
 
-def decoded(build: dnnc.Build, tokens: int) -> tuple[float, float, float]:
-    """Tokens a second of all sequences together, seconds of a step of a group, and the processor share of this process; while
-    every sequence generates, and none reads its prompt."""
-    generator = np.random.default_rng(0)
+def prompts() -> list[list[int]]:
+    found: list[list[int]] = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH * GROUPS, PROMPT)).tolist()
+    return found
+
+
+def decoded(build: dnnc.Build, tokens: int) -> Decoded:
+    """What is measured while every sequence generates, and none reads its prompt."""
     with build.start() as session:
-        prompts = generator.integers(0, VOCABULARY, (BATCH * GROUPS, PROMPT)).tolist()
-        answers = [session.generate(prompt, max_tokens=tokens) for prompt in prompts]
+        answers = [session.generate(prompt, max_tokens=tokens) for prompt in prompts()]
         for answer in answers:
             next(answer)
-        began, cpu, count = time.perf_counter(), time.process_time(), 0
+        before, count = [processor_seconds(one) for one in session.processes], 0
+        began, cpu = time.perf_counter(), time.process_time()
         for answer in answers:
             count += sum(1 for _ in answer)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    return count / seconds, seconds / (count / BATCH), cpu / seconds
+        after = [processor_seconds(one) for one in session.processes]
+    steps = count / BATCH
+    slowest = max(late - early for early, late in zip(before, after, strict=True)) / steps
+    return Decoded(count / seconds, seconds / steps, slowest, cpu / seconds)
+
+
+def processor_seconds(process: int) -> float:
+    """Of the threads of a process so far."""
+    threads = Path(f"/proc/{process}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) * 1e-9
+
+
+def on_the_wire(build: Path, tokens: int) -> float:
+    """Bytes that cross the cable between two hosts for each token."""
+    with namespaces(gigabit=False):
+        command = [sys.executable, "-m", "tests.bench.decode", "--wire", str(build), "--tokens", str(tokens)]
+        done = subprocess.run([*entering("a"), *command], stdout=subprocess.PIPE, check=True)
+        return float(json.loads(done.stdout))
+
+
+def between_hosts(folder: str, tokens: int) -> float:
+    """The same, on host a, which has the first stage and the driving process."""
+    build = Build.open(folder)
+    with tempfile.TemporaryDirectory() as cache:
+        hosts = Hosts(dict(zip(build.devices, SPACES, strict=True)), ADDRESSES, ADDRESSES["a"], cache=cache)
+        agents = LocalAgents(before={host: entering(host) for host in SPACES})
+        processes = FarProcesses(decoding_build(build), RunOptions(pin=False), hosts, agents)
+        with Decoder(build, processes=processes) as decoder:
+            answers = [decoder.ask(Request(tuple(prompt), tokens)) for prompt in prompts()]
+            for answer in answers:
+                next(answer)
+            before = crossed()
+            count = sum(1 for answer in answers for _ in answer)
+            return (crossed() - before) / count
 
 
 def others(model: Path, cores: list[str], batch: int, tokens: int) -> float:
@@ -94,7 +162,6 @@ def others(model: Path, cores: list[str], batch: int, tokens: int) -> float:
 
 def whole(model: Path, cores: list[int], batch: int, tokens: int) -> float:
     """Tokens a second of one session of onnxruntime on ``cores``, with caches that it writes in place."""
-    import os
 
     import onnxruntime
 

@@ -84,8 +84,9 @@ class Outgoing(End, Protocol):
     def take(self) -> int:
         """A free slot, to be filled in place."""
 
-    def send(self, slot: int, first: int, count: int) -> None:
-        """Hands over ``count`` values of a slot from number ``first`` on, all of known size. Raises EOFError."""
+    def send(self, slot: int, first: int, count: int, parts: int = 0) -> None:
+        """Hands over ``count`` values of a slot from number ``first`` on, all of known size. ``parts``: how many of the parts
+        of each are in use, 0 for all. Raises EOFError."""
 
     def send_streaming(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
         """As ``send``, with ``values`` of unknown size too. Yields each time that it needs a token of the other end."""
@@ -169,6 +170,8 @@ class Runnable(Protocol):
     """How many bindings of the same places differ: a member uses the places of its collectives in turns."""
     turn: int
     """Which of them the next binding is."""
+    parts: int
+    """How many of the parts (``ValueSpec``) of each output the last run wrote, 0 for all."""
 
     @property
     def in_place(self) -> bool:

@@ -60,7 +60,7 @@ class Member:
         self.exchange = exchange
         self.outputs = outputs
         self.mark = mark
-        self.turn, self.turns = 0, exchange.turns
+        self.turn, self.turns, self.parts = 0, exchange.turns, 0
         self.spans: list[Span] = []
         levels = {*self.programs, *(collective.level for collective in exchange.collectives)}
         self.levels = sorted(levels)

@@ -79,8 +79,8 @@ class Work:
         return int(self.tables.values(arrived[number])[CONTROL].data.reshape(-1)[GROUP]) if number < len(arrived) else None
 
 
-Handed: TypeAlias = tuple[Outgoing, int, Mapping[str, Any]]
-"""An edge, its slot of a microbatch, and the values of unknown size of that slot."""
+Handed: TypeAlias = tuple[Outgoing, int, Mapping[str, Any], int]
+"""An edge, its slot of a microbatch, the values of unknown size of that slot, and how many parts of the others are in use."""
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class Compute:
         program.turn = (program.turn + 1) % program.turns
         for receiver, slot in inputs.items():
             receiver.release(slot)
-        handed = list(zip(sides, slots, values, strict=True))
+        handed = [(side, slot, some, program.parts) for side, slot, some in zip(sides, slots, values, strict=True)]
         for send in self.sends:
             send.ready.append([handed[position] for position, _ in send.parts])
         for to_starter in handed[len(work.sends) :]:
@@ -322,9 +322,9 @@ class Follower:
 
     def hand_over(self, stage: int, microbatch: int, handed: Handed, first: int, count: int) -> None:
         """Sends ``count`` values from number ``first`` on. Raises EOFError."""
-        side, slot, values = handed
+        side, slot, values, parts = handed
         if not side.streams:
-            side.send(slot, first, count)
+            side.send(slot, first, count, parts)
             return
         for _ in side.send_streaming(slot, first, count, values):
             self.wait(stage, microbatch, [side], SENDING)

@@ -431,10 +431,11 @@ class Relay:
         if kind == _DATA:
             slots.check_handed(slot, first, count, more)
             for number in slots.numbers(first, count):
-                target = slots.target(slot, number, slots.begun.pop((slot, number), 0))
-                size = self._into(target)
-                if size > target.nbytes or (size < target.nbytes and slots.edge.values[number].size is not None):
-                    raise Unfit(f"value {number} of link {link} with {size} bytes in place of {target.nbytes}")
+                begun, value = slots.begun.pop((slot, number), 0), slots.edge.values[number]
+                target = slots.target(slot, number, begun)
+                size, fitting = self._into(target), target.nbytes if value.size is None else value.in_use(more) - begun
+                if size > fitting or (size < fitting and value.size is not None):
+                    raise Unfit(f"value {number} of link {link} with {size} bytes in place of {fitting}")
         else:
             slots.check_freed(slot, first, count, more)
         try:

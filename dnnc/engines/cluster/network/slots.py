@@ -38,9 +38,13 @@ class Slots:
         return first, self.edge.room(number) if size is None else size
 
     def outgoing(self, slot: int, number: int, more: int) -> Array:
-        """The bytes of a value, or of a piece of it, that are to be sent."""
+        """The bytes of a value, of its parts in use, or of a piece of it, that are to be sent. ``more``: the token's last
+        word."""
         first, size = self.place(slot, number)
-        if self.edge.values[number].size is None:
+        value = self.edge.values[number]
+        if value.size is not None:
+            size = value.in_use(more)
+        else:
             if not self.left:
                 (total,) = LENGTH.unpack(self.memory[first : first + LENGTH.size].tobytes())
                 self.left = ALIGNMENT + total
@@ -61,8 +65,10 @@ class Slots:
         """Raises Unfit where these are not the words of a token that hands over values."""
         values = self.edge.values
         within = self.incoming and slot < self.edge.ring and count > 0 and first + count <= max(1, len(values))
-        streams = count == 1 and first < len(values) and values[first].size is None
-        if not within or more > streams:
+        handed = values[first : first + count]
+        streams = count == 1 and len(handed) == 1 and handed[0].size is None
+        most = 1 if streams else max((value.parts for value in handed if value.parts > 1), default=0)
+        if not within or more > most:
             raise Unfit(f"{count} values of slot {slot} from number {first} on")
 
     def check_freed(self, slot: int, *others: int) -> None:

@@ -177,7 +177,7 @@ class Decoder(Served[Answer]):
         decoding, active = self.decoding, [place for place in group.places if place.answer is not None]
         length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
         table = control_table(decoding.batch, PROMPT if length > 1 else STEP, group.number)
-        ids = np.zeros(decoding.batch * decoding.chunk, np.int64)
+        ids = np.zeros(decoding.batch * length, np.int64)
         group.drawing = []
         for place in active:
             assert place.answer is not None

@@ -29,6 +29,7 @@ from dnnc.engines.onnxruntime.decoding.wire import (
     RESET,
     ROW,
     SEED,
+    STEP,
     TEMPERATURE,
     TOKENS,
     TOP_K,
@@ -78,7 +79,7 @@ class StatefulProgram:
     """The ``Loaded`` of a stage with states. A run reads its group and its program from the table ``CONTROL``; without that
     table, as in ``dnnc run``, each run is a step of group 0."""
 
-    turns, turn, in_place = 1, 0, True
+    turns, turn, in_place, parts = 1, 0, True, 0
 
     def __init__(
         self,
@@ -135,7 +136,8 @@ class StatefulProgram:
         """Runs the program that the control table names on the states of its group; draws tokens where they are wanted."""
         control = binding.feeds.get(CONTROL)
         table = None if control is None else control.data.reshape(-1, WORDS)
-        kind, group = (0, 0) if table is None else (int(table[0, KIND]), int(table[0, GROUP]))
+        kind, group = (STEP, 0) if table is None else (int(table[0, KIND]), int(table[0, GROUP]))
+        self.parts = 1 if kind == STEP else 0
         if table is not None:
             np.copyto(self._position, table[1:, POSITION])
             for sequence in np.flatnonzero(table[1:, RESET]):

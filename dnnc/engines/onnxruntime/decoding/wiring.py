@@ -1,6 +1,7 @@
 """A build as decoding runs it: what its stages get and send in place of the arguments and results of the step program.
 
-A value between stages has one size in a step and another in a prompt; its place on an edge holds the larger one.
+A value between stages has one size in a step and another in a prompt; its place on an edge holds the larger one, in as many
+parts as a prompt has tokens, and a step uses one of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def decoding_build(build: Build, logits: bool = False) -> Build:
     each token are an output too. Raises as ``require_decoding``."""
     decoding = require_decoding(build)
     ids = decoding.batch * decoding.chunk
-    control, words = _port(CONTROL, "int64", (1 + decoding.batch, WORDS)), _port(decoding.ids, "int64", (ids,))
+    control, words = _port(CONTROL, "int64", (1 + decoding.batch, WORDS)), _port(decoding.ids, "int64", (ids,), decoding.chunk)
     tokens = _port(TOKENS, "int64", (decoding.batch,))
     drawn = (tokens, *([_port(LOGITS, "float32", (decoding.batch, decoding.vocabulary))] if logits else ()))
     stages: list[StageProgram] = []
@@ -69,11 +70,11 @@ def _longest(channel: Channel, decoding: Decoding) -> Channel:
     if channel.nbytes is None:
         return channel
     size = channel.nbytes * decoding.chunk
-    return replace(channel, dtype="uint8", shape=(size,), nbytes=size, type=f"tensor<{size}xu8>")
+    return replace(channel, dtype="uint8", shape=(size,), nbytes=size, type=f"tensor<{size}xu8>", parts=decoding.chunk)
 
 
-def _port(name: str, dtype: str, shape: tuple[int, ...]) -> ValueInfo:
-    return ValueInfo(name, dtype, shape, f"tensor<{'x'.join(map(str, shape))}x{dtype}>")
+def _port(name: str, dtype: str, shape: tuple[int, ...], parts: int = 1) -> ValueInfo:
+    return ValueInfo(name, dtype, shape, f"tensor<{'x'.join(map(str, shape))}x{dtype}>", parts=parts)
 
 
 __all__ = ["decoding_build", "require_decoding", "role_of"]

@@ -29,7 +29,7 @@ class Program:
     """A model in an ONNX Runtime session: a ``Loaded`` of the engine. It has one turn, because it takes part in no
     collectives."""
 
-    turns = 1
+    turns, parts = 1, 0
 
     def __init__(
         self,

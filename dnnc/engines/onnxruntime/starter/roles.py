@@ -180,7 +180,7 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
         states = {"decoding": role_of(build, stage, place.position)} if build.decoding is not None else {}
         return {**common, **states, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
     program = stage.members[place.position]
-    leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape in end[1][2]}
+    leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape, _ in end[1][2]}
     return {
         **common,
         "segments": [

@@ -36,7 +36,8 @@ FEEDER = -1
 DYNAMIC_BYTES = 1 << 22
 """Bytes of the area of a value of unknown size. The system provides memory only for pages that are used."""
 TOKEN = struct.Struct("IIII")
-"""Slot, number of the first value, number of values, and 1 if more of the (streaming) value follows."""
+"""Slot, number of the first value, number of values, and one word more: of a streaming value 1 if more of it follows, of others
+how many of their ``parts`` are in use, 0 for all."""
 _TOKENS = 64 * TOKEN.size
 """The most bytes of tokens that are read at once."""
 LENGTH = struct.Struct("<Q")
@@ -45,16 +46,23 @@ LENGTH = struct.Struct("<Q")
 @dataclass(frozen=True, slots=True)
 class ValueSpec:
     """A value that crosses an edge. ``element``: ONNX's number of its element type, 0 if it is no tensor of fixed-width
-    elements. ``shape``: None unless all dimensions are numbers."""
+    elements. ``shape``: None unless all dimensions are numbers. ``parts``: equal parts of its bytes, of which a microbatch may
+    use the first ones alone."""
 
     name: str
     element: int = 0
     shape: tuple[int, ...] | None = None
+    parts: int = 1
 
     @property
     def size(self) -> int | None:
         """Bytes; None if they depend on the value."""
         return nbytes(BY_NUMBER[self.element], self.shape) if self.element and self.shape is not None else None
+
+    def in_use(self, parts: int) -> int:
+        """Bytes of the first ``parts`` parts of a value of known size, of which 0 are all."""
+        size = self.size or 0
+        return size // self.parts * parts if 0 < parts < self.parts else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +116,13 @@ class Edge:
         return self.ring * max(1, len(self.values)) * TOKEN.size
 
     def to_json(self) -> list[Any]:
-        values = [[v.name, v.element, v.shape] for v in self.values]
+        values = [[v.name, v.element, v.shape, v.parts] for v in self.values]
         return [self.producer, self.consumer, values, self.slots, self.dynamic_bytes, self.channels]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Edge:
         producer, consumer, values, slots, dynamic, channels = data
-        specs = tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in values)
+        specs = tuple(ValueSpec(n, e, None if s is None else tuple(s), parts) for n, e, s, parts in values)
         return cls(producer, consumer, specs, slots, dynamic, tuple(channels))
 
 
@@ -245,10 +253,10 @@ class Sender(Side):
         """A free slot. There must be one (``has_free_slot``)."""
         return self.free.popleft()
 
-    def send(self, slot: int, first: int, count: int) -> None:
+    def send(self, slot: int, first: int, count: int, parts: int = 0) -> None:
         """Hands over ``count`` values of ``slot`` from number ``first`` on, all of known size and written to their places.
-        Raises EOFError when the consumer's process has ended."""
-        self._write(slot, first, count)
+        ``parts``: how many of their parts are in use, 0 for all. Raises EOFError when the consumer's process has ended."""
+        self._write(slot, first, count, parts if any(value.parts > 1 for value in self.edge.values) else 0)
 
     def send_streaming(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
         """As ``send``, for values of unknown size too: copies these from ``values``. Yields while it needs a free slot; the
@@ -284,16 +292,25 @@ class Sender(Side):
         self._write(slot, number, 1)
 
     def send_microbatch(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Copies all values of a microbatch into a slot and hands them over. Yields as ``send_streaming``."""
+        """Copies all values of a microbatch into a slot and hands them over; of a value in parts there may be the first ones,
+        of all the same number. Yields as ``send_streaming``."""
         while not self.has_free_slot:
             yield
-        slot = self.take()
-        for name, view in self.views(slot).items():
-            np.copyto(view.data, values[name].data.reshape(view.data.shape))
+        slot, parts = self.take(), 0
+        views = self.views(slot)
+        for spec in self.edge.values:
+            if (view := views.get(spec.name)) is None:
+                continue
+            data, size = values[spec.name].data, view.data.size
+            if data.size < size and data.size * spec.parts % size == 0:
+                parts = data.size * spec.parts // size
+                np.copyto(view.data.reshape(-1)[: data.size], data.reshape(-1))
+            else:
+                np.copyto(view.data, data.reshape(view.data.shape))
         if self.streams:
             yield from self.send_streaming(slot, 0, self.count, values)
         else:
-            self.send(slot, 0, self.count)
+            self.send(slot, 0, self.count, parts)
 
 
 @dataclass(slots=True)

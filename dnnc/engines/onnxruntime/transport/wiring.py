@@ -57,7 +57,7 @@ def value_spec(port: ValueInfo | Channel) -> ValueSpec:
     name = port.tensor if isinstance(port, Channel) else port.name
     element = BY_NAME[port.dtype].number if port.dtype in BY_NAME else 0
     numbers = tuple(dim for dim in port.shape if isinstance(dim, int)) if port.shape is not None else None
-    return ValueSpec(name, element, numbers if numbers is not None and numbers == port.shape else None)
+    return ValueSpec(name, element, numbers if numbers is not None and numbers == port.shape else None, port.parts)
 
 
 def output_specs(build: Build, stage: int) -> tuple[ValueSpec, ...]:
@@ -193,7 +193,7 @@ def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, 
 
 def _of_part(edge: Edge, part: Part, name: str) -> ValueSpec:
     whole = next(value for value in edge.values if value.name == part.name)
-    return ValueSpec(name, whole.element, None if whole.shape is None else part.shape)
+    return replace(whole, name=name, shape=None if whole.shape is None else part.shape)
 
 
 def peers_of(collectives: Sequence[Collective], member: int) -> tuple[int, ...]:

@@ -100,6 +100,7 @@ def _headers() -> list[bytes]:
         _HEADER.pack(0, 1, 0, 1 << 20, 0, 2, 0),  # a slot that is not there
         _HEADER.pack(0, 1, 0, 0, 0, 1 << 30, 0),  # values that are not there
         _HEADER.pack(0, 1, 0, 0, 0, 2, 0),  # no frames
+        _HEADER.pack(0, 1, 0, 0, 0, 2, 3),  # parts of values that have none
         _HEADER.pack(1, 1, 0, 0, 0, 0, 0),  # a slot given back that was never handed over
         _HEADER.pack(3, 1, 0, 0, 1, 1 << 30, 0),  # a piece far behind its value
     ]

@@ -297,6 +297,25 @@ def test_values_of_more_bytes_than_a_word_counts(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_array_equal(receive(receiver)[1]["x"], np.arange(50_000))
 
 
+@pytest.mark.parametrize("piece", [16, 1 << 20])
+def test_parts_of_a_value_are_sent_alone(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind the parts in use stays at the other end as it was."""
+    monkeypatch.setattr(relay, "PIECE", piece)
+    edge = Edge(0, 1, (ValueSpec("whole", 1, (3,)), ValueSpec("x", 1, (12,), 4)), 1)
+    with pair() as (a, b):
+        sender, receiver = a.sender(1, edge, "b"), b.receiver(1, edge, "a")
+        send(sender, whole=np.ones(3, np.float32), x=np.full(12, 7, np.float32))
+        slot, _ = receive(receiver)
+        receiver.release(slot)
+        sender.views(slot)["x"].data.fill(5)
+        for parts in (2, 1):
+            send(sender, whole=np.full(3, parts, np.float32), x=np.full(3 * parts, parts, np.float32))
+            slot, found = receive(receiver)
+            receiver.release(slot)
+            np.testing.assert_array_equal(found["whole"], np.full(3, parts))
+            np.testing.assert_array_equal(found["x"], [parts] * 3 + [2] * 3 + [7] * 6 if parts == 1 else [2] * 6 + [7] * 6)
+
+
 def test_what_follows_a_lost_message_is_not_taken_for_it() -> None:
     """The line breaks, and ZeroMQ connects again before the relay's thread sees that: values that were under way are lost, and
     those that follow them do not arrive in their place."""
