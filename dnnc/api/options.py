@@ -40,8 +40,8 @@ class PlanOptions(TypedDict, total=False):
       ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
       ``"cosine,steps=1000,warmup=100"``; ``clip_norm``: the most that the norm of all gradients may be; ``ema``: the decay of
       an average of weights; ``group``: ``"GLOB,learning-rate=NUMBER,weight-decay=NUMBER"`` for each; ``no_decay`` of biases and
-      norms; ``schedule``, ``chunks``, ``recompute``, ``sync``, ``batchnorm``, ``dropout``, ``dtype``; ``trainable`` and
-      ``frozen``: globs of weights.
+      norms; ``schedule``, ``chunks``, ``recompute``, ``sync``, ``batchnorm``, ``dropout``, ``dtype``, and ``loss_scale``
+      of ``"f16"``; ``trainable`` and ``frozen``: globs of weights.
     - Reading: ``inputs``: an ``.npz`` of arrays that bind dimensions; ``profile``: files of ``dnnc profile``.
     - Replaying: ``plan``: a ``plan.json`` in place of the search; ``passes``: the passes, as text.
     - Writing: ``weights``: ``"shared"``, ``"per-stage"`` or ``"none"``; ``plan_only``: a plan without programs; ``load_test``:
@@ -83,6 +83,7 @@ class PlanOptions(TypedDict, total=False):
     learning_rate_schedule: str | None
     clip_norm: float | None
     ema: float | None
+    loss_scale: str | None
     group: str | Sequence[str]
     no_decay: bool
     schedule: str | None

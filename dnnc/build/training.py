@@ -23,6 +23,7 @@ from ir.core.types import DType, TensorType, Type, without_layout
 from ir.ops.boxes import Box, members_along, placements_of
 from ir.ops.boxes import box as box_of
 from ir.ops.grads import ASSIGN
+from ir.ops.loss_scale import LOSS_SCALE
 from ir.ops.opdefs import Dialects
 from ir.ops.optimizers import EMA, OPTIMIZERS
 from ir.ops.rows import delay
@@ -116,6 +117,12 @@ class Step:
         weights = {op.results[0].name: names.get(op.operands[0], op.operands[0]) for op in updates}
         moved = [(op.operands[0], op.operands[1]) for op in self.module.entry.ops if op.name == EMA]
         return {average: weights[names.get(new, new)] for average, new in moved}
+
+    @cached_property
+    def loss_scale(self) -> tuple[str, ...]:
+        """The resources that hold the scale of the loss, the steps since it changed and the skipped steps; none where the loss
+        has no scale."""
+        return next((op.operands[:3] for op in self.module.entry.ops if op.name == LOSS_SCALE), ())
 
     @cached_property
     def channels(self) -> Mapping[int, Channel]:

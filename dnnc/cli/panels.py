@@ -70,6 +70,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
                 "--batchnorm",
                 "--dropout",
                 "--dtype",
+                "--loss-scale",
             ),
         ),
         ("The search", ("--time-limit", "--profile", "--search", "--search-prior", "--iterations")),

@@ -24,6 +24,7 @@ from ir.core.facets import SYNCS, OptimizerState
 from ir.core.module import Func, Module, Resource, Schedule
 from ir.core.ops import Value
 from ir.core.types import TensorType
+from ir.ops.loss_scale import DYNAMIC, LossScale
 from ir.ops.optimizers import DEFAULTS, NESTEROV, NUMBERS, STATE
 from ir.ops.rates import TABLE
 from ir.ops.recipe import Recipe
@@ -42,12 +43,13 @@ class TrainingOptions:
     and ``weight_decay`` (None: torch's), ``beta1``, ``beta2``, ``epsilon`` of Adam, ``nesterov`` of momentum, ``beta2_decay``,
     ``threshold``, ``epsilon1`` and ``epsilon2`` of Adafactor. ``learning_rate_schedule``: how the rate changes from step to
     step. ``clip_norm``: the most that the norm of all gradients may be. ``ema``: the decay of the moving average of weights.
+    ``loss_scale``: how the loss is scaled (``ir.ops.loss_scale``).
     ``group``: parameter groups with numbers of their own; ``no_decay``: biases and norms have no weight decay. ``schedule``:
     the order of work by its name, or ``auto``. ``chunks``: stages on each device (None: as many as the schedule needs).
     ``recompute``: what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by
     the batch's statistics (``train``) or by the running ones (``frozen``). ``dropout``: ``on`` or ``off``. ``sync``: how
-    members of a mesh add up gradients. ``dtype``: the element type of products, ``f32`` or ``bf16``. Empty or None: the
-    default."""
+    members of a mesh add up gradients. ``dtype``: the element type of products, ``f32``, ``bf16``
+    or ``f16``, for which the loss is scaled. Empty or None: the default."""
 
     loss: str = ""
     optimizer: str = ""
@@ -65,6 +67,7 @@ class TrainingOptions:
     learning_rate_schedule: str = ""
     clip_norm: float | None = None
     ema: float | None = None
+    loss_scale: str = ""
     group: tuple[str, ...] = ()
     no_decay: bool = False
     schedule: str = ""
@@ -92,7 +95,7 @@ class TrainingOptions:
 
 _OF_PASS = {
     "training": (
-        *("loss", "optimizer", "clip_norm", "learning_rate_schedule", "ema", "group", "no_decay"),
+        *("loss", "optimizer", "clip_norm", "learning_rate_schedule", "ema", "loss_scale", "group", "no_decay"),
         *("trainable", "frozen", "batchnorm", "dropout", "sync", "recompute"),
     ),
     "differentiate": (
@@ -144,6 +147,8 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
             raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
+    if options.dtype == "f16" and not options.loss_scale:
+        options = replace(options, loss_scale=DYNAMIC)
     options = _checked(options, next((getattr(step, "optimizer", "") for step in pipeline if step.name == STEP_PASSES[0]), ""))
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
@@ -199,11 +204,18 @@ def _checked(options: TrainingOptions, default: str) -> TrainingOptions:
             Group.parse(text)
         except ValueError as error:
             raise UsageError(WrongUpdate(str(error)), where=f"--group {text}") from None
-    if options.clip_norm is not None and not options.flush:
-        reason = (
-            f"--clip-norm needs the gradients of all stages of a step at once; with --schedule {options.schedule} each updates"
-        )
-        raise UsageError(WrongUpdate(f"{reason} when its own are there"), where="--clip-norm")
+    if options.loss_scale:
+        try:
+            LossScale.parse(options.loss_scale)
+        except ValueError as error:
+            raise UsageError(WrongUpdate(str(error)), where=f"--loss-scale {options.loss_scale}") from None
+    whole = [("--clip-norm", options.clip_norm is not None), ("--dtype f16", options.dtype == "f16")]
+    for flag, given in [*whole, ("--loss-scale", bool(options.loss_scale))]:
+        if given and not options.flush:
+            reason = (
+                f"{flag} needs the gradients of all stages of a step at once; with --schedule {options.schedule} each updates"
+            )
+            raise UsageError(WrongUpdate(f"{reason} when its own are there"), where=flag)
     if options.optimizer == "sgd" and options.momentum is not None:
         options = replace(options, optimizer="momentum" if options.momentum else "sgd", momentum=options.momentum or None)
     optimizer = options.optimizer or default
@@ -236,6 +248,8 @@ def update_text(module: Module) -> str:
         parts.append(f"learning rate {recipe.schedule.text}")
     if recipe.ema is not None:
         parts.append(f"moving averages of decay {recipe.ema:g}")
+    if recipe.loss_scale is not None:
+        parts.append(f"scale of the loss {recipe.loss_scale.text}")
     facets = [facet for r in module.of_type(Resource) for facet in r.facets if isinstance(facet, OptimizerState)]
     if own := sum(bool(facet.numbers) for facet in facets):
         parts.append(f"{own} of {len(facets)} weights in groups with numbers of their own")

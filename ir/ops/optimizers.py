@@ -1,22 +1,25 @@
-"""The ops that update a weight, once a step: the optimizers, the learning rate's factor, the moving average of weights.
+"""The ops that update a weight, once a step: the optimizers, the learning rate's factor, the moving average of weights, the
+scale of the loss (``ir.ops.loss_scale``).
 
 Optimizers mean what ``torch.optim.SGD`` (``sgd``; with momentum, ``momentum``), ``Adam``, ``AdamW`` and ``Adafactor`` do with
 the same numbers. Numbers are attributes, hence IEEE single; ``hyperparameters`` gives the decimal numbers that a person wrote.
 
 The operands of an optimizer are the weight, its gradient and its state; then, of one that ``COUNTS``, the number of the step;
-then two that may be absent: the factor of the learning rate (``grad.rate``), and a factor of the gradient, by which its norm is
-clipped. ``UpdateOperands`` takes them apart. Its results are the new weight and the new state.
+then three that may be absent: the factor of the learning rate (``grad.rate``), a factor of the gradient, by which its norm is
+clipped and the scale of the loss undone, and whether the step is taken (``grad.loss_scale``): otherwise the results are the
+operands. ``UpdateOperands`` takes them apart. Its results are the new weight and the new state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ir.core.attributes import AttrKind, decimal
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type
 from ir.ops.grad_kernels import alike, tensor
+from ir.ops.loss_scale import LOSS_SCALE_OP, SCALE, SKIPPED, STEPS
 from ir.ops.opdefs import PURE, AttrDef, OpDef
 from ir.ops.rates import RateSchedule
 
@@ -83,11 +86,11 @@ def state_types(optimizer: str, weight: TensorType) -> dict[str, TensorType]:
 _SUFFIXES = frozenset({EMA_STATE, *(state for states in STATE.values() for state in states)})
 
 
-def weight_of_state(name: str) -> str:
-    """``fc.weight`` for ``fc.weight.exp_avg``: the weight whose optimizer state, or moving average, has this name; empty for a
-    name that does not end as one of any optimizer."""
+def is_state(name: str, weights: Container[str]) -> bool:
+    """Whether something of this name is state of an update: of the optimizer of one of ``weights`` (``fc.weight.exp_avg``), a
+    moving average of one, or of the scale of the loss."""
     weight, _, state = name.rpartition(".")
-    return weight if state in _SUFFIXES else ""
+    return name in (SCALE, STEPS, SKIPPED) or (state in _SUFFIXES and weight in weights)
 
 
 class UpdateOperands(NamedTuple):
@@ -99,14 +102,15 @@ class UpdateOperands(NamedTuple):
     step: str
     rate: str
     scale: str
+    taken: str
 
     @classmethod
     def of(cls, op: Op) -> UpdateOperands:
         states, names = len(op.results) - 1, list(op.operands)
         counted = int(op.name.removeprefix("grad.") in COUNTS)
-        more = [*names[2 + states :], "", "", ""]
+        more = [*names[2 + states :], "", "", "", ""]
         step = more.pop(0) if counted else ""
-        return cls(names[0], names[1], tuple(names[2 : 2 + states]), step, more[0], more[1])
+        return cls(names[0], names[1], tuple(names[2 : 2 + states]), step, *more[:3])
 
 
 def in_place(op: Op) -> tuple[int, ...]:
@@ -134,6 +138,7 @@ def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     for what, operand, wanted in (
         ("number of the step", operands.step, DType.I64),
         ("factor of the learning rate", operands.rate, DType.F64),
+        ("flag of a step that is taken", operands.taken, DType.BOOL),
     ):
         if operand and (found := tensor(by_name[operand])) not in (None, TensorType(wanted, ())):
             yield f"{op.name} takes the {what} as tensor<{wanted.value}>, not {operand} of {found}"
@@ -149,7 +154,7 @@ def _optimizer(name: str) -> OpDef:
     numbers = tuple((key, AttrDef(AttrKind.FLOAT, True)) for key in DEFAULTS[name])
     return OpDef(
         f"grad.{name}",
-        (2 + fewest + counted, 4 + most + counted),
+        (2 + fewest + counted, 5 + most + counted),
         (1 + fewest, 1 + most),
         (*numbers, (NESTEROV, AttrDef(AttrKind.INT))) if name == "momentum" else numbers,
         traits=frozenset({PURE}),
@@ -157,7 +162,8 @@ def _optimizer(name: str) -> OpDef:
         doc=f"The weight after a step of {name}, and its state: operands are the weight, its gradient"
         + "".join(f", {state}" for state in STATE[name])
         + (", the number of the step" if counted else "")
-        + "; and, where they are not absent, a factor of the learning rate and a factor of the gradient.",
+        + "; and, where they are not absent, a factor of the learning rate, a factor of the gradient, and whether the step is "
+        "taken: if not, nothing changes.",
     )
 
 
@@ -212,6 +218,7 @@ OPTIMIZER_OPS = (
         doc="The exponential moving average of a weight: operands are the average, the new weight and the number of the step. "
         "In step 1 it is the weight, later decay * average + (1 - decay) * weight.",
     ),
+    LOSS_SCALE_OP,
 )
 """The ops that are defined here."""
 
@@ -230,6 +237,6 @@ __all__ = [
     "UpdateOperands",
     "hyperparameters",
     "in_place",
+    "is_state",
     "state_types",
-    "weight_of_state",
 ]

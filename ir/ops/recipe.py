@@ -3,7 +3,8 @@ and ``differentiate`` turns into ops.
 
 - ``clip_norm``: the most that the norm of all gradients together may be (``torch.nn.utils.clip_grad_norm_``);
 - ``rate``: the schedule of the learning rate, as text (``ir.ops.rates``), and ``rates``, the values of a ``table``;
-- ``ema``: the decay of the moving average of each weight that trains.
+- ``ema``: the decay of the moving average of each weight that trains;
+- ``loss_scale``: how the loss is scaled, as text (``ir.ops.loss_scale``).
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from dataclasses import dataclass, field
 
 from ir.core.attributes import Attributes, attributes, decimal
 from ir.core.module import Func
+from ir.ops.loss_scale import LossScale
 from ir.ops.rates import TABLE, RateSchedule, table_of, values_of
 
-KEYS = ("clip_norm", "ema", "rate", "rates")
+KEYS = ("clip_norm", "ema", "loss_scale", "rate", "rates")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``clip_norm``, ``ema``: None where nothing is clipped or averaged."""
+    """``clip_norm``, ``ema``, ``loss_scale``: None where nothing is clipped, averaged or scaled."""
 
     clip_norm: float | None = None
     schedule: RateSchedule = field(default_factory=RateSchedule)
     ema: float | None = None
+    loss_scale: LossScale | None = None
 
     @classmethod
     def of(cls, func: Func) -> Recipe:
@@ -37,13 +40,14 @@ class Recipe:
             raise ValueError(f"clip_norm is more than 0, not {clip_norm:g}")
         if ema is not None and not 0 <= ema <= 1:
             raise ValueError(f"ema is a decay of 0 to 1, not {ema:g}")
+        loss_scale = LossScale.parse(str(found["loss_scale"])) if "loss_scale" in found else None
         text = str(found.get("rate", "constant"))
         if text != TABLE:
-            return cls(clip_norm, RateSchedule.parse(text), ema)
+            return cls(clip_norm, RateSchedule.parse(text), ema, loss_scale)
         schedule = RateSchedule(TABLE, values=values_of(found.get("rates")))
         if fault := schedule.fault():
             raise ValueError(fault)
-        return cls(clip_norm, schedule, ema)
+        return cls(clip_norm, schedule, ema, loss_scale)
 
     def attributes(self) -> Attributes:
         """Those of the function."""
@@ -52,6 +56,8 @@ class Recipe:
             fields["clip_norm"] = float(self.clip_norm)
         if self.ema is not None:
             fields["ema"] = float(self.ema)
+        if self.loss_scale is not None:
+            fields["loss_scale"] = self.loss_scale.text
         if self.schedule.changes:
             fields["rate"] = self.schedule.text
         if self.schedule.kind == TABLE:

@@ -12,7 +12,8 @@
   op takes its forward seconds again, and what is saved is that of one microbatch, while its backward pass runs, beside what the
   stage received of the others.
 - Seconds of an update: weight, gradient and state are read, weight and state written, at the bandwidth that ops reach, once a
-  step; where the norm of gradients is clipped, they are read once more for it, and written scaled down.
+  step; where gradients are scaled (their norm is clipped, or the loss has a scale), they are read once more for their norm, and
+  written scaled.
 - Bytes: of a weight that trains the weight, its gradient and the optimizer's state; of an op what it saves for its backward
   pass (``Cost.saved``), for each microbatch in flight. A backward pass has alive what the forward pass has, or, where several
   microbatches add to one gradient, the gradients of its own, whichever is more (``waiting_bytes``).
@@ -66,8 +67,8 @@ def learning(module: Module) -> Learning:
     """Of the entry function."""
     resources = module.resources
     state = trained(resources)
-    clipped = clips(module)
-    update = {name: updated_bytes(type_bytes(resources[name].type) or 0, size, clipped=clipped) for name, size in state.items()}
+    scaled = scales(module)
+    update = {name: updated_bytes(type_bytes(resources[name].type) or 0, size, scaled=scaled) for name, size in state.items()}
     func = module.entry
     values = [*func.args, *(value for op in func.ops for value in sized_results(op))]
     sizes = {value.name: type_bytes(value.type) or 0 for value in values if is_float(value.type)}
@@ -142,15 +143,15 @@ def is_float(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.dtype.is_float
 
 
-def updated_bytes(weight: int, state: int, *, clipped: bool = False) -> int:
-    """What the update of a weight of so many bytes moves: weight, gradient and state in, weight and state out. ``clipped``: the
-    gradient is also read for its norm, and written scaled down."""
-    return (6 if clipped else 3) * weight + 2 * state
+def updated_bytes(weight: int, state: int, *, scaled: bool = False) -> int:
+    """What the update of a weight of so many bytes moves: weight, gradient and state in, weight and state out. ``scaled``: the
+    gradient is also read for its norm, and written scaled."""
+    return (6 if scaled else 3) * weight + 2 * state
 
 
-def clips(module: Module) -> bool:
-    """Whether a step clips the norm of its gradients."""
-    return any(key == "clip_norm" for key, _ in module.entry.attributes)
+def scales(module: Module) -> bool:
+    """Whether a step scales its gradients: it clips their norm, or its loss has a scale."""
+    return any(key in ("clip_norm", "loss_scale") for key, _ in module.entry.attributes)
 
 
 def recomputes(module: Module) -> bool:
@@ -217,7 +218,7 @@ def update_seconds(nbytes: float, device_type: DeviceType) -> float:
 def step_text(module: Module, microbatches: int) -> str:
     """What the seconds of a training step depend on beside the program and the machines, as text for a digest."""
     state = " ".join(f"{name}:{size}" for name, size in sorted(trained(module.resources).items()))
-    again = (" again" if recomputes(module) else "") + (" clipped" if clips(module) else "")
+    again = (" again" if recomputes(module) else "") + (" clipped" if scales(module) else "")
     return f" training of {microbatches}{again}: {state}"
 
 
@@ -288,7 +289,6 @@ __all__ = [
     "Learning",
     "StepLoss",
     "avoids_sums",
-    "clips",
     "detached",
     "is_float",
     "learning",
@@ -299,6 +299,7 @@ __all__ = [
     "recomputes",
     "samples_of",
     "saved_values",
+    "scales",
     "step_seconds",
     "step_text",
     "trained",

@@ -42,8 +42,8 @@ from passes.differentiate.faults import (
 from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.recomputed import recomputed
 from passes.differentiate.site import Added, Program
-from passes.differentiate.tape import Gradients, differentiated, differentiated_alone
-from passes.differentiate.update import REPLICAS, Updates
+from passes.differentiate.tape import Gradients, Seed, differentiated, differentiated_alone
+from passes.differentiate.update import REPLICAS, Updates, loss_scale_of
 from passes.framework.base import FunctionBodies, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import listing, reads
@@ -95,18 +95,20 @@ class DifferentiatePass(Pass):
         trained = [resource for resource in module.of_type(Resource) if _optimizer(resource)]
         self._check_numbers(trained)
         plain = without_reshards(func).func
-        program = _program(module, plain)
+        program, plan = _program(module, plain), module.first(Plan)
         body = _body(module, program, context.bodies)
-        gradients = differentiated(plain, loss, [resource.name for resource in trained], program, body)
+        recipe, microbatches = _recipe(func), self._microbatches(plan)
+        scaling = loss_scale_of(recipe, without_layout(func.results[0].type), program)
+        seed = Seed(scaling[0].name, microbatches) if scaling else Seed()
+        gradients = differentiated(plain, loss, [resource.name for resource in trained], program, body, seed)
         forward = [_with_results(op, gradients) for op in plain.ops]
         again = self.recompute == "stage" or (not self.recompute and recomputes(module))
         program.added = recomputed(forward, gradients.added, program) if again else list(gradients.added)
         backward = len(program.added)
-        plan = module.first(Plan)
         meshes = _replicas(module, plan)
         staged = any(op.facet(StageSet) is not None for op in func.ops)
         readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in program.added)])
-        updates = Updates(program, self._microbatches(plan), self._numbers(), _recipe(func), readers, meshes, staged)
+        updates = Updates(program, microbatches, self._numbers(), recipe, readers, meshes, staged, scaling)
         reached = [resource for resource in trained if resource.name in gradients.weights]
         if not reached:
             raise InvalidInput(NoGradientArrives(loss), where=func.name)
@@ -125,7 +127,7 @@ class DifferentiatePass(Pass):
         lost = [resource.name for resource in trained if resource.name not in gradients.weights]
         for name in lost:
             context.sink.warn(WeightNotTrained(loss, name), where=func.name)
-        new = [*program.constants.values(), *program.others, *updates.states]
+        new = [*program.constants.values(), *program.others, *scaling, *updates.states]
         results = plain.results if sharded else func.results
         after = _assembled(module, replace(func, ops=ops, results=results), new, list(meshes.values()), set(lost))
         if not sharded:

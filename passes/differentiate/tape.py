@@ -43,11 +43,27 @@ class Gradients:
     given: tuple[Value, ...] = ()
 
 
-def differentiated(func: Func, loss: str, trainable: Iterable[str], program: Program, body: Body) -> Gradients:
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The gradient of the loss with which the backward pass of a microbatch begins: 1, or the resource ``scale`` by the number
+    of ``microbatches``: so much does a microbatch add to the gradients of a step, whose loss is scaled."""
+
+    scale: str = ""
+    microbatches: int = 1
+
+
+def differentiated(
+    func: Func,
+    loss: str,
+    trainable: Iterable[str],
+    program: Program,
+    body: Body,
+    seed: Seed = Seed(),
+) -> Gradients:
     """The gradients of ``loss`` by the resources ``trainable``. Raises InvalidInput for an op on the way that has none."""
     tape = _Tape(func, program, body)
     tape.mark(set(trainable))
-    tape.walk(loss)
+    tape.walk(loss, seed)
     return tape.finished()
 
 
@@ -97,7 +113,7 @@ class _Tape:
         if any(name in self.depends for name in names):
             self.depends.update(value.name for value in op.results if _is_float(value.type))
 
-    def walk(self, loss: str) -> None:
+    def walk(self, loss: str, seed: Seed) -> None:
         ops = [op for op in self.func.ops if phase_of(op.facets) == FORWARD]
         maker = next((op for op in ops if any(value.name == loss for value in op.results)), None)
         if maker is None or loss not in self.depends:
@@ -105,7 +121,11 @@ class _Tape:
         self.at(maker)
         type_ = self.program.around.types[loss]
         assert isinstance(type_, TensorType)
-        self.contribute(loss, self.program.constant(type_.dtype, (), [1.0]), maker)
+        gradient = seed.scale or self.program.constant(type_.dtype, (), [1.0])
+        if seed.scale and seed.microbatches > 1:
+            share = self.program.constant(type_.dtype, (), [1.0 / seed.microbatches])
+            gradient = Site(self.program, maker, {}, ()).mul(gradient, share)
+        self.contribute(loss, gradient, maker)
         for op in reversed(ops):
             self.back(op)
 

@@ -8,9 +8,10 @@ The ops of each trained weight, in order, where *home* is the first stage that h
    resource of the optimizer's state and to the average;
 3. in home and every stage that reads the weight: a ``grad.assign`` of the new weight.
 
-Where the norm of gradients is clipped, all sums come first. Each home then has the sum of squares of its gradients, the first
-of them the norm of all and the factor that every optimizer's op multiplies its gradient by: so a weight counts once, whether it
-is replicated, split or tied. Where the learning rate has a schedule, each home has its factor (``grad.rate``).
+Where the norm of gradients is clipped or the loss has a scale, all sums come first. Each home then has the sum of squares of
+its gradients, the first of them the sum of all and what follows from it for every optimizer's op: the factor of its gradient,
+and whether the step is taken (``grad.loss_scale``). So a weight counts once, whether it is replicated, split or tied, and all
+weights skip a step or none. Where the learning rate has a schedule, each home has its factor (``grad.rate``).
 
 Besides, the replicas of a stage with running averages (of batch normalisation) assign the mean of theirs to each.
 """
@@ -27,6 +28,7 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from ir.ops.grads import ACCUMULATE, ASSIGN, STEP
+from ir.ops.loss_scale import LOSS_SCALE, SCALE, SKIPPED, STEPS
 from ir.ops.optimizers import COUNTS, DEFAULTS, EMA, EMA_STATE, NESTEROV, RATE, state_types
 from ir.ops.recipe import Recipe
 from passes.differentiate.site import Added, Program
@@ -53,6 +55,16 @@ class Total:
     source: Op
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What follows from all gradients of a step, by the names of values, empty where there is none: the factor ``scale`` of
+    each gradient, whether the step is ``taken``, and the ``count`` of those that were, with it."""
+
+    scale: str = ""
+    taken: str = ""
+    count: str = ""
+
+
 @dataclass(slots=True)
 class Updates:
     """Appends the ops of phase U to ``program.added``. In every method ``source`` is the forward op that the new ops belong to,
@@ -70,8 +82,10 @@ class Updates:
     """The mesh of each replicated stage."""
     staged: bool
     """Whether the program has stages; without, all is in stage 0 and no op names it."""
+    scaling: Sequence[Resource] = ()
+    """The scale of the loss and its counts (``loss_scale_of``); none where the loss has no scale."""
     states: list[Resource] = field(default_factory=list)
-    """Filled here: all resources of optimizer state."""
+    """Filled here: the resources of optimizer state."""
     state_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Filled here: the names of the state of each weight."""
     steps: dict[int, str] = field(default_factory=dict)
@@ -81,14 +95,14 @@ class Updates:
 
     def write(self, resources: Sequence[Resource], gradients: Gradients) -> None:
         """Adds all ops that update the trained weights ``resources``, each of which has a gradient in ``gradients``."""
-        if self.recipe.clip_norm is None:
+        if self.recipe.clip_norm is None and not self.scaling:
             for resource in resources:
-                self.optimize(resource, self.total(resource, gradients), "")
+                self.optimize(resource, self.total(resource, gradients), Judged())
             return
         totals = [self.total(resource, gradients) for resource in resources]
-        scale = self.scale(resources, totals, self.recipe.clip_norm)
+        judged = self.judged(resources, totals)
         for resource, total in zip(resources, totals, strict=True):
-            self.optimize(resource, total, scale)
+            self.optimize(resource, total, judged)
 
     def total(self, resource: Resource, gradients: Gradients) -> Total:
         """Adds the ops that make the gradient of a weight over the step's microbatches, replicas and stages."""
@@ -107,9 +121,54 @@ class Updates:
         source, at = gradients.readers[resource.name, home], (home,)
         return Total(self.sum(means, f"{resource.name[1:]}.grad.sum", type_, at, source), at, source)
 
-    def scale(self, resources: Sequence[Resource], totals: Sequence[Total], most: float) -> str:
-        """Adds the ops that make the factor by which gradients are multiplied, so that the norm of all of them is ``most`` at
-        most: min(1, most / (norm + 1e-6)), as in ``torch.nn.utils.clip_grad_norm_``. Returns its name."""
+    def judged(self, resources: Sequence[Resource], totals: Sequence[Total]) -> Judged:
+        """Adds the ops that decide on the norm of all gradients: with a ``clip_norm`` each is multiplied by
+        min(1, clip_norm / (norm + 1e-6)), as by ``torch.nn.utils.clip_grad_norm_``; with a scale of the loss they are divided
+        by it first, and a step with a norm that is not finite is not taken, as by ``torch.amp.GradScaler``."""
+        squares, scalar, at, source = self.squares(resources, totals)
+        inverse = taken = count = ""
+        name, most = squares, self.recipe.clip_norm
+        if self.scaling:
+            inverse, taken, count = self.unscaled(squares, scalar, at, source)
+        if most is None:
+            return Judged(inverse, taken, count)
+        steps: list[tuple[str, tuple[str, ...], str]] = [
+            ("onnx.Sqrt", (), "grad.norm"),
+            *([("onnx.Mul", (inverse,), "grad.norm.unscaled")] if inverse else []),
+            ("onnx.Add", (self.program.constant(scalar.dtype, (), [1e-6]),), "grad.norm.offset"),
+            ("onnx.Div", (self.program.constant(scalar.dtype, (), [most]),), "grad.scale.unbounded"),
+            ("onnx.Min", (self.program.constant(scalar.dtype, (), [1.0]),), "grad.scale"),
+            *([("onnx.Mul", (inverse,), "grad.scale.unscaled")] if inverse else []),
+        ]
+        for op, operands, result in steps:
+            both = (*operands, name) if op == "onnx.Div" else (name, *operands)
+            (name,) = self.op(op, both, [(result, scalar)], (), at, source)
+        return Judged(name, taken, count)
+
+    def unscaled(self, squares: str, scalar: TensorType, at: tuple[int, ...], source: Op) -> tuple[str, str, str]:
+        """Adds the ops that make the factor of gradients which undoes the scale of the loss, whether the step is taken, and the
+        number of those that were, and move the scale."""
+        assert self.recipe.loss_scale is not None
+        number, flag = TensorType(DType.I64, ()), TensorType(DType.BOOL, ())
+        names = [one.name for one in self.scaling]
+        scale, type_ = names[0], self.scaling[0].type
+        if type_ != scalar:
+            fields = attributes(to=ONNX_TYPES[scalar.dtype])
+            (scale,) = self.op("onnx.Cast", (scale,), [(f"{scale[1:]}.wide", scalar)], fields, at, source)
+        one = self.program.constant(scalar.dtype, (), [float(self.microbatches)])
+        (inverse,) = self.op("onnx.Div", (one, scale), [("grad.unscale", scalar)], (), at, source)
+        results = [(f"{one.name[1:]}.new", one.type) for one in self.scaling]
+        fields = attributes(self.recipe.loss_scale.attributes())
+        *new, taken = self.op(LOSS_SCALE, (*names, squares), [*results, ("grad.finite", flag)], fields, at, source)
+        (count,) = self.op("onnx.Sub", (self.step(at, source), names[2]), [("step.taken", number)], (), at, source)
+        for name, value in zip(names, new, strict=True):
+            everywhere = tuple(sorted({*at, *self.readers.get(name, ())}))
+            self.op(ASSIGN, (name, value), [], (), everywhere, source)
+        return inverse, taken, count
+
+    def squares(self, resources: Sequence[Resource], totals: Sequence[Total]) -> tuple[str, TensorType, tuple[int, ...], Op]:
+        """Adds the ops that sum the squares of all gradients. Returns the name and the type of the sum, the stage that has it,
+        and the forward op that it belongs to."""
         types = [type_ for r in resources if isinstance(type_ := without_layout(r.type), TensorType)]
         scalar = TensorType(DType.F64 if any(type_.dtype is DType.F64 for type_ in types) else DType.F32, ())
         squares: dict[tuple[int, ...], list[str]] = {}
@@ -127,20 +186,7 @@ class Updates:
         parts = [self.sum_in_parts(of, "grad.squares", scalar, at, sources[at]) for at, of in sorted(squares.items())]
         at = min(squares)
         source = sources[at]
-        name = self.sum(parts, "grad.squares.all", scalar, at, source)
-
-        def constant(value: float) -> str:
-            return self.program.constant(scalar.dtype, (), [value])
-
-        for op, operands, result in (
-            ("onnx.Sqrt", (), "grad.norm"),
-            ("onnx.Add", (constant(1e-6),), "grad.norm.offset"),
-            ("onnx.Div", (constant(most),), "grad.scale.unbounded"),
-            ("onnx.Min", (constant(1.0),), "grad.scale"),
-        ):
-            both = (*operands, name) if op == "onnx.Div" else (name, *operands)
-            (name,) = self.op(op, both, [(result, scalar)], (), at, source)
-        return name
+        return self.sum(parts, "grad.squares.all", scalar, at, source), scalar, at, source
 
     def sum(self, terms: Sequence[str], wanted: str, type_: Type, at: tuple[int, ...], source: Op) -> str:
         """Adds the sum of some values, of one only where there are several. Returns its name."""
@@ -156,9 +202,8 @@ class Updates:
             terms = [self.sum(part, wanted, type_, at, source) for part in parts]
         return terms[0]
 
-    def optimize(self, resource: Resource, total: Total, scale: str) -> None:
-        """Adds the optimizer's op, and the assignments of the new weight and the new state. ``scale``: the name of the factor
-        of the gradient; empty for none."""
+    def optimize(self, resource: Resource, total: Total, judged: Judged) -> None:
+        """Adds the optimizer's op, and the assignments of the new weight and the new state."""
         facet = next(facet for facet in resource.facets if isinstance(facet, OptimizerState))
         optimizer, type_ = facet.name, without_layout(resource.type)
         assert isinstance(type_, TensorType)
@@ -167,9 +212,10 @@ class Updates:
         states = [self.state(resource, suffix, kind) for suffix, kind in kept.items()]
         operands = [resource.name, total.name, *states]
         if optimizer in COUNTS:
-            operands.append(self.step(at, source))
-        rate = self.rate(at, source)
-        operands += [rate, scale] if scale else [rate] if rate else []
+            operands.append(judged.count or self.step(at, source))
+        operands += [self.rate(at, source), judged.scale, judged.taken]
+        while not operands[-1]:
+            operands.pop()
         types = {resource.name: type_, **dict(zip(states, kept.values(), strict=True))}
         results = [(f"{name[1:]}.new", kind) for name, kind in types.items()]
         new, *others = self.op(f"grad.{optimizer}", operands, results, self.fields(facet, type_), at, source)
@@ -254,10 +300,22 @@ class Updates:
         return tuple(value.name for value in values)
 
 
+def loss_scale_of(recipe: Recipe, type_: Type, program: Program) -> tuple[Resource, ...]:
+    """The resources of a step whose loss, of this type, has a scale: the scale, the steps since it changed, the skipped steps.
+    None where it has no scale."""
+    if recipe.loss_scale is None:
+        return ()
+    number = TensorType(DType.I64, ())
+    first = ((SCALE, type_, recipe.loss_scale.init), (STEPS, number, 0), (SKIPPED, number, 0))
+    found = tuple(Resource(unique(f"@{name}", program.symbols), kind, Splat(value)) for name, kind, value in first)
+    program.around.types.update((one.name, one.type) for one in found)
+    return found
+
+
 def _reduction(mesh: Mesh) -> Attributes:
     """The attributes of an all-reduce that sums over the replicas of ``mesh``."""
     where = Attribute(AttrKind.SYMBOL, mesh.name)
     return attributes(axis=REPLICAS, channel=0, mesh=where, reduction="sum")
 
 
-__all__ = ["REPLICAS", "SQUARES", "Updates"]
+__all__ = ["REPLICAS", "SQUARES", "Updates", "loss_scale_of"]

@@ -35,6 +35,7 @@ from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, type_bytes
 from ir.ops.grads import BATCH_NORMALIZATION, DETACH, UNBIASED
+from ir.ops.loss_scale import LossScale
 from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
 from ir.ops.optimizers import DEFAULTS, STATE, state_types
@@ -78,7 +79,8 @@ class TrainingPass(Pass):
     ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``adafactor``.
     ``clip_norm``: the most that the norm of all gradients together may be: they are scaled down to it
     (``torch.nn.utils.clip_grad_norm_``). ``rate``: the schedule of the learning rate, as text (``ir.ops.rates``), or ``rates``:
-    its factor in each step. ``ema``: the decay of the moving average that is kept of each weight.
+    its factor in each step. ``ema``: the decay of the moving average that is kept of each weight. ``loss_scale``: how the loss
+    is scaled, as text (``ir.ops.loss_scale``); empty: it is not.
     ``groups``: parameter groups, each ``GLOB,learning-rate=NUMBER,weight-decay=NUMBER`` of one number or both; a weight is of
     the last one whose glob matches. ``no_decay``: weights of fewer than two dimensions, which are biases and the scales of
     normalisations, have no weight decay.
@@ -99,6 +101,7 @@ class TrainingPass(Pass):
     rate: str = ""
     rates: tuple[float, ...] = ()
     ema: float | None = None
+    loss_scale: str = ""
     groups: tuple[str, ...] = ()
     no_decay: bool = False
     trainable: tuple[str, ...] = ()
@@ -131,7 +134,8 @@ class TrainingPass(Pass):
     def recipe(self) -> Recipe:
         """Raises ValueError for a schedule that is none."""
         schedule = RateSchedule(TABLE, values=self.rates) if self.rates else RateSchedule.parse(self.rate or "constant")
-        return Recipe(self.clip_norm, schedule, self.ema)
+        loss_scale = LossScale.parse(self.loss_scale) if self.loss_scale else None
+        return Recipe(self.clip_norm, schedule, self.ema, loss_scale)
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:

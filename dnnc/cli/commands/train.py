@@ -165,7 +165,7 @@ class _Steps:
             self.evaluations.append({"step": done.step, **done.metrics})
             self.stopped = done.stops
         if self.shown:
-            put(f"step {done.step}  loss {done.loss:.6g}  {done.pace:.4g} samples/s")
+            put(f"step {done.step}  loss {done.loss:.6g}  {done.pace:.4g} samples/s{done.scaling}")
             if done.metrics:
                 told = "  ".join(f"{name} {value:.6g}" for name, value in done.metrics.items())
                 put(f"evaluation after step {done.step}  {told}{'  best so far' if done.best else ''}")

@@ -50,6 +50,7 @@ class DtypeName(StrEnum):
 
     F32 = "f32"
     BF16 = "bf16"
+    F16 = "f16"
 
 
 class DropoutName(StrEnum):
@@ -148,6 +149,16 @@ Ema = Annotated[
     float | None,
     _number("--ema", "keep an exponential moving average of each weight, of this decay; checkpoints hold it as WEIGHT.ema."),
 ]
+LossScaleText = Annotated[
+    str,
+    typer.Option(
+        "--loss-scale",
+        metavar="dynamic|KEY=NUMBER,..",
+        help="training: scale the loss as torch.amp.GradScaler does, and skip steps whose gradients are not finite: "
+        "init=65536,growth=2,backoff=0.5,interval=2000 are the defaults (dynamic: all of them; default of --dtype f16).",
+        show_default=False,
+    ),
+]
 Groups = Annotated[
     list[str] | None,
     typer.Option(
@@ -218,7 +229,8 @@ Dtype = Annotated[
     DtypeName | None,
     typer.Option(
         "--dtype",
-        help="training: compute products in bf16, as torch.autocast does, with weights and optimizer in f32 (f32: default).",
+        help="training: products in bf16 or f16, as torch.autocast has them, with weights and optimizer in f32 (f32: default); "
+        "with f16 the loss is scaled.",
         show_default=False,
     ),
 ]
@@ -250,6 +262,7 @@ __all__ = [
     "LearningRate",
     "LearningRateSchedule",
     "Loss",
+    "LossScaleText",
     "Momentum",
     "Nesterov",
     "NoDecay",

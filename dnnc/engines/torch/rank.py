@@ -47,7 +47,7 @@ from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, U
 from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
-from ir.ops.optimizers import weight_of_state
+from ir.ops.optimizers import is_state
 from ir.system.host import device_cores, give_back_large_blocks, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing
@@ -204,7 +204,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
             until = watching.until(number, min(end, number + every - number % every) if every else end)
             single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
             for done, part in trainer.run(number, 1 if single else until - number, data):
-                curve.add(done, part)
+                curve.add(done, part, trainer.scaling)
                 if saver is not None:
                     saver.look()
             number = number + 1 if single else until
@@ -303,8 +303,9 @@ def _averages_begun(
 def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """The ``parts`` that a checkpoint holds. It may lack weights that this plan does not train, and may hold the state of
     another optimizer."""
+    names = {name[1:] for name in step.resources}
     for name in checkpoint.names:
-        if f"@{name}" not in step.resources and f"@{weight_of_state(name)}" not in step.resources:
+        if name not in names and not is_state(name, names):
             raise InvalidInput(WeightNotInPlan(name), where=checkpoint.where)
     weights = checkpoint.parts(parts, parts)
     for name in sorted(weights.keys() & {name[1:] for name in changed(step)}):

@@ -27,7 +27,7 @@ from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backwa
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
 from passes.costs.exchange import GradientSum, hidden, waiting_bytes
-from passes.costs.learning import clips, made_last, of_weights, recomputes, trained, updated_bytes
+from passes.costs.learning import made_last, of_weights, recomputes, scales, trained, updated_bytes
 from passes.costs.op_time import is_head, may_fuse
 from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill, Collective, Decisions
@@ -90,7 +90,7 @@ class _Walk:
         microbatches: int,
     ) -> None:
         self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
-        self.again, self.clipped = recomputes(module), clips(module)
+        self.again, self.scaled = recomputes(module), scales(module)
         self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
         for op in func.ops:
             self.times_read.update(op.operands)
@@ -198,7 +198,7 @@ class _Walk:
             self.trained.add(name)
             self.bill.learned.add(name)
             kept = self.state[name]
-            moved = updated_bytes(size, kept, clipped=self.clipped)
+            moved = updated_bytes(size, kept, scaled=self.scaled)
             self.updated.append(self.members.update_seconds(type_, self.lies[name], moved) / self.microbatches)
             size = (size if self.microbatches == 1 else 0) + kept
         self.held.append(size * self.members.fullest(type_, self.lies[name]))

@@ -108,6 +108,9 @@ def test_functions_that_give_no_factors(text: str, told: str) -> None:
             "error[E1032]: a schedule is constant, linear, cosine or step, not 'cosin'",
         ),
         ("--learning-rate-schedule cosine", "error[E1032]: steps is at least 1, not 0"),
+        ("--loss-scale 8", "--loss-scale 8: error[E1032]: a loss scale is dynamic, or init=NUMBER, growth=NUMBER"),
+        ("--schedule 2bw --dtype f16", "--dtype f16: error[E1032]: --dtype f16 needs the gradients of all stages of a step"),
+        ("--schedule 2bw --loss-scale dynamic", "--loss-scale: error[E1032]: --loss-scale needs the gradients of all stages"),
         ("--schedule 2bw --clip-norm 1", "--clip-norm: error[E1032]: --clip-norm needs the gradients of all stages of a step"),
     ],
 )
@@ -125,9 +128,12 @@ def test_options_of_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_plan_tells_of_its_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And counts the bytes of averages, and of gradients that are read and written once more."""
     options = ("--clip-norm", "1", "--ema", "0.9", "--no-decay", "--learning-rate-schedule", "linear,steps=9", "--plan-only")
+    options += ("--loss-scale", "init=1024")
     assert main(["compile", *MLP, "-o", str(tmp_path / "build"), *options]) == 0
-    told = "  update: adam, norm of gradients clipped to 1, learning rate linear,steps=9, moving averages of decay 0.9, 2 of 4"
-    assert told in capsys.readouterr().out
+    told = (
+        "  update: adam, norm of gradients clipped to 1, learning rate linear,steps=9, moving averages of decay 0.9, scale of "
+    )
+    assert f"{told}the loss init=1024.0, 2 of 4" in capsys.readouterr().out
     keywords = {"loss": "mse:y", "objective": "training", "stages": 1, "replicas": 1, "mesh": "none"}
     plain, more = (
         dnnc.plan(MLP[0], machines="preset:cpu-2", **keywords, **options)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,9 @@ from ir import DType, Func, Inline, Module, Op, Resource, TensorType, Value
 from ir.core.attributes import Attributes
 from ir.core.facets import UPDATE, OptimizerState, Phase
 from ir.ops.grads import ASSIGN
+from ir.ops.loss_scale import LossScale
 from ir.ops.rates import COSINE, RateSchedule
+from ir.ops.rates import STEPS as STEPS_OF
 from ir.ops.recipe import Recipe
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
@@ -67,10 +70,9 @@ class Ours:
             if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes) and resource.facets:
                 array = np.frombuffer(resource.data.data, "<f4").reshape(shape).copy()
                 self.values[resource.name] = torch.from_numpy(array)
-            elif resource.name in assigns:
-                self.values[resource.name] = torch.zeros(shape)
-            elif isinstance(resource.data, ir.Splat):
-                self.values[resource.name] = torch.full(shape, float(resource.data.value))
+            elif isinstance(resource.data, ir.Splat) and isinstance(resource.type, TensorType):
+                kind = torch.int64 if resource.type.dtype is DType.I64 else torch.float32
+                self.values[resource.name] = torch.full(shape, resource.data.value, dtype=kind)
         self.count = 0
 
     def step(self, gradients: Mapping[str, Any]) -> None:
@@ -200,10 +202,50 @@ def test_a_norm_that_is_no_number_reaches_every_weight() -> None:
     assert all(bool(torch.isnan(ours.values[f"@{name}"]).all()) for name in SHAPES)
 
 
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("name", [SGD, MOMENTUM, ADAM, ADAMW, ADAFACTOR])
+def test_a_loss_that_is_scaled(name: str, clip: float | None) -> None:
+    """As by GradScaler: steps 1 and 4 overflow and change no weight and no state, not even Adam's count; the scale then halves,
+    and doubles after two steps in a row that did not."""
+    scale = LossScale(init=1024.0, interval=2)
+    params, ours = pair(name, Recipe(clip, RateSchedule(STEPS_OF, every=2, factor=0.5), loss_scale=scale))
+    of_torch = {SGD: "SGD", MOMENTUM: "SGD", ADAM: "Adam", ADAMW: "AdamW", ADAFACTOR: "Adafactor"}[name]
+    optimizer = getattr(torch.optim, of_torch)(params.values(), **({"momentum": 0.9} if name == MOMENTUM else {}))
+    rates = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    scaler = torch.amp.GradScaler("cpu", scale.init, scale.growth, scale.backoff, scale.interval)
+    scales, skipped = [], 0
+    for step in range(6):
+        gradients = gradients_of(step)
+        if step in (0, 3):
+            gradients["t"][0, 0, 0] = float("inf") if step else float("nan")
+        for key, param in params.items():
+            param.grad = scaler.scale(gradients[key])
+        scaler.unscale_(optimizer)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(list(params.values()), clip)
+        scaler.step(optimizer)
+        scaler.update()
+        with warnings.catch_warnings(action="ignore"):  # the first step is skipped
+            rates.step()
+        ours.step(gradients)
+        skipped += step in (0, 3)
+        scales.append(scaler.get_scale())
+        for key, param in params.items():
+            torch.testing.assert_close(ours.values[f"@{key}"], param.detach(), rtol=1e-5, atol=1e-6)
+        assert (float(ours.values["@loss_scale"]), int(ours.values["@loss_scale.skipped"])) == (scales[-1], skipped)
+    assert [one / scale.init for one in scales] == [0.5, 0.5, 1.0, 0.5, 0.5, 1.0]
+
+
+def test_a_scale_that_would_be_infinite_stays() -> None:
+    _, ours = pair(SGD, Recipe(loss_scale=LossScale(init=2.0**127, interval=1)))
+    ours.step({name: torch.zeros(shape) for name, shape in SHAPES.items()})
+    assert float(ours.values["@loss_scale"]) == 2.0**127
+
+
 def test_updates_are_valid_ir_in_phase_u() -> None:
-    module = step_module(ADAFACTOR, Recipe(1.0, RateSchedule("constant", 3), 0.9), {}, {})
+    module = step_module(ADAFACTOR, Recipe(1.0, RateSchedule("constant", 3), 0.9, LossScale()), {}, {})
     ir.verify(module, dialects=DIALECTS)
     again = ir.load_module(ir.print_module(module), dialects=DIALECTS)
     assert again == module
     kinds = {op.name for op in module.entry.ops if op.facet(Phase) == Phase(UPDATE)}
-    assert {"grad.adafactor", "grad.ema", "grad.rate", "grad.step", "onnx.ReduceSumSquare"} <= kinds
+    assert {"grad.adafactor", "grad.ema", "grad.loss_scale", "grad.rate", "grad.step", "onnx.ReduceSumSquare"} <= kinds

@@ -35,6 +35,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import TensorType, Type, without_layout
 from ir.ops.boxes import shape_of
 from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION
+from ir.ops.loss_scale import LOSS_SCALE
 from ir.ops.opdefs import RESHARD, module_opsets
 from ir.ops.optimizers import DEFAULTS, EMA, NESTEROV, OPTIMIZERS, UpdateOperands
 from passes.differentiate import DifferentiatePass
@@ -58,6 +59,7 @@ def derivation_faults(module: Module, microbatches: int) -> Iterator[Failure]:
             yield Failure(REFUTED, f"{op.id} is updated by other numbers than {updates[0].id}", entry.name)
     states = {name for op in updates for name in UpdateOperands.of(op).states}
     states |= {op.operands[0] for op in entry.ops if op.name == EMA}
+    states |= {name for op in entry.ops if op.name == LOSS_SCALE for name in op.operands[:3]}
     try:
         nesterov = bool(numbers.pop(NESTEROV, 0))
         step = DifferentiatePass(microbatches, recompute="none", nesterov=nesterov, **numbers)

@@ -19,11 +19,12 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, pha
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op, Region, Value, all_reads
 from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION, STEP
+from ir.ops.loss_scale import LOSS_SCALE
 from ir.ops.opdefs import is_collective, module_opsets
 from ir.ops.optimizers import EMA, OPTIMIZERS, RATE, in_place
 
 ORDER = {phase: place for place, phase in enumerate((FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, UPDATE))}
-_ONCE = frozenset({ACCUMULATE, EMA, RATE, STEP, *OPTIMIZERS})
+_ONCE = frozenset({ACCUMULATE, EMA, LOSS_SCALE, RATE, STEP, *OPTIMIZERS})
 """Ops that run once a step."""
 _HELD = ("comm.part", "comm.member", "onnx.Constant")
 """Ops whose results are the same whenever they run."""

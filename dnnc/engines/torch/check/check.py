@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,7 @@ from dnnc.data.repeated import Digested, Repeated
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
-from dnnc.engines.torch.check.optimizers import move_averages, optimizer_of
+from dnnc.engines.torch.check.optimizers import Scaler, move_averages, optimizer_of
 from dnnc.engines.torch.check.unsplit import forward_only, initial_weights
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
 from dnnc.engines.torch.faults import (
@@ -150,7 +151,7 @@ class Oracle:
         self.optimizers = [optimizer_of(name, dict(numbers), own, nesterov=n) for (name, numbers, n), own in groups.items()]
         rates = self.recipe.schedule.at
         self.schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rates) for optimizer in self.optimizers]
-        self.moving = step.averages
+        self.moving, self.scaler = step.averages, Scaler(self.recipe.loss_scale)
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
@@ -160,14 +161,17 @@ class Oracle:
             optimizer.zero_grad()
         total = 0.0
         for loss in self.losses(read):
-            add_gradients(weights, torch.autograd.grad(loss, trained, allow_unused=True))
+            add_gradients(weights, torch.autograd.grad(loss * self.scaler.scale, trained, allow_unused=True))
             total += loss.item()
         self.averages.settle(self.weights)
+        taken = self.scaler.unscale(weights)
         if self.recipe.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, self.recipe.clip_norm)
         for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
-            optimizer.step()
-            scheduler.step()
+            if taken:
+                optimizer.step()
+            with warnings.catch_warnings(action="ignore"):  # where the first step is skipped, the rate moves first
+                scheduler.step()
         if self.recipe.ema is not None:
             move_averages(self.weights, self.moving, self.recipe.ema, self.done + 1)
         for name, versions in self.versions.items():

@@ -1,11 +1,15 @@
-"""The oracle's updates: optimizers of torch.optim, and averages as its ``swa_utils`` make them, by what ops of a step say."""
+"""The oracle's updates: optimizers of torch.optim, averages as its ``swa_utils`` make them, the scale of a loss as
+``torch.amp.GradScaler`` moves it, by what ops of a step say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from ir.ops.loss_scale import LossScale
 
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -40,4 +44,29 @@ def move_averages(weights: Mapping[str, torch.Tensor], averages: Mapping[str, st
         torch._foreach_lerp_(moved, current, 1 - decay)  # as get_ema_multi_avg_fn of torch.optim.swa_utils
 
 
-__all__ = ["move_averages", "optimizer_of"]
+@dataclass
+class Scaler:
+    """Scales losses, by what ``GradScaler`` calls: it decides for each optimizer alone, and an oracle has one for each group of
+    weights. Without ``numbers`` nothing is scaled."""
+
+    numbers: LossScale | None
+    scale: torch.Tensor = field(init=False)
+    steps: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int32))
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        self.scale = torch.tensor(self.numbers.init if self.numbers is not None else 1.0)
+
+    def unscale(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Undo the scale of the gradients of ``weights``, and move it. Whether all are finite."""
+        if self.numbers is None:
+            return True
+        found, gradients = torch.zeros(()), [weight.grad for weight in weights if weight.grad is not None]
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, self.scale.double().reciprocal().float())
+        numbers = self.numbers.growth, self.numbers.backoff, self.numbers.interval
+        torch._amp_update_scale_(self.scale, self.steps, found, *numbers)
+        self.skipped += int(found)
+        return not found
+
+
+__all__ = ["Scaler", "move_averages", "optimizer_of"]

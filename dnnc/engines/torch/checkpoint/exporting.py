@@ -18,7 +18,7 @@ from dnnc.onnx.model import ImportedModel
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import External, Resource
 from ir.core.types import TensorType, without_layout
-from ir.ops.optimizers import EMA_STATE, weight_of_state
+from ir.ops.optimizers import EMA_STATE, is_state
 from ir.system.digests import OpenFile
 from ir.system.scratch import scratch_folder
 
@@ -40,7 +40,7 @@ def write_trained(
     resources = model.module.resources
     tensors = {name: _source(checkpoint, name, ema=ema) for name in checkpoint.names if f"@{name}" in resources}
     for name in checkpoint.names:
-        if name not in tensors and weight_of_state(name) not in tensors:
+        if name not in tensors and not is_state(name, tensors):
             raise InvalidInput(WeightNotInModel(name), where=checkpoint.where)
     if ema and not any(name != source for name, source in tensors.items()):
         raise InvalidInput(NoAverages(), where=checkpoint.where)

@@ -36,7 +36,8 @@ _IN_STEP = re.compile(r" in step (\d+)$")
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took; ``samples``: the digest of
-    all samples up to its end, empty where it was not asked for. ``metrics``: of the evaluation behind it, if there is one;
+    all samples up to its end, empty where it was not asked for. ``loss_scale``: behind the step, and how many steps were
+    ``skipped`` so far, None where the loss has no scale. ``metrics``: of the evaluation behind it, if there is one;
     ``best``: it is better than all before; ``stops``: training ends with it, earlier than was asked for."""
 
     step: int
@@ -44,9 +45,16 @@ class Progressed:
     pace: float
     seconds: float
     samples: str = ""
+    loss_scale: float | None = None
+    skipped: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     best: bool = False
     stops: bool = False
+
+    @property
+    def scaling(self) -> str:
+        """The scale of the loss, for a line about the step; empty where it has none."""
+        return "" if self.loss_scale is None else f"  loss scale {self.loss_scale:g}, {self.skipped} skipped"
 
 
 class Telling:
@@ -65,7 +73,7 @@ class Telling:
         if self.job is not None:
             self._tell({"step": asdict(done)})
         else:
-            words = f"step {done.step}  loss {done.loss:.9g}  {done.pace:.4g} samples/s  {done.seconds:.6g} s"
+            words = f"step {done.step}  loss {done.loss:.9g}  {done.pace:.4g} samples/s  {done.seconds:.6g} s{done.scaling}"
             print(words, *(f"  {name} {value:.6g}" for name, value in done.metrics.items()), flush=True)
 
     def last(self) -> int:

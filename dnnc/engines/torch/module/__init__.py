@@ -27,7 +27,7 @@ import torch
 from dnnc.engines.torch.module.exporting import COUNTED, RUNNING, is_fixed
 from dnnc.engines.torch.module.faults import NoAverages, NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
-from ir.ops.optimizers import EMA_STATE, weight_of_state
+from ir.ops.optimizers import EMA_STATE, is_state
 
 _EMA = f".{EMA_STATE}"
 _OTHER = "is it of another module?"
@@ -57,7 +57,7 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
         stored |= averages
     wanted = module.state_dict(keep_vars=True)
     for source in sorted(stored):
-        if source not in wanted and weight_of_state(source) not in wanted:
+        if source not in wanted and not is_state(source, wanted):
             raise InvalidInput(WeightUnknown(source, _OTHER), where=where)
     tied = _aliases(wanted)
     found: dict[str, str] = {}

@@ -26,6 +26,7 @@ from ir.core.ops import Op
 from ir.core.types import Type
 from ir.layout_rules import Numbers
 from ir.ops.grads import ASSIGN
+from ir.ops.loss_scale import LOSS_SCALE
 from ir.system.surroundings import load_torch_elsewhere
 
 load_torch_elsewhere()
@@ -51,6 +52,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "grad.adam": ("adam",),
     "grad.adamw": ("adam", "adamw"),
     "grad.ema": ("ema",),
+    LOSS_SCALE: ("moved_loss_scale",),
     "grad.mask": ("dropout_mask", "generator_of"),
     "grad.momentum": ("momentum",),
     "grad.normal": ("generator_of",),

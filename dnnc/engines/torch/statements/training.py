@@ -6,6 +6,7 @@ from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.faults import AttentionNotWritten
 from ir.core.attributes import decimal
 from ir.ops.grads import DETACH
+from ir.ops.loss_scale import LOSS_SCALE, moved_by
 from ir.ops.optimizers import COUNTS, EMA, NESTEROV, RATE, STATE, WHOLE, hyperparameters, in_place
 from ir.ops.rates import KINDS, TABLE, RateSchedule
 
@@ -66,13 +67,13 @@ def _accumulate(call: Call) -> str:
 
 def _optimizer(call: Call) -> str:
     """Updates the weight and its state in place if they are resources (``grad.assign`` then copies a tensor onto itself), else
-    in copies."""
+    in copies. A step that is not taken leaves the operands as they are."""
     name, states = call.op.name.removeprefix("grad."), len(call.op.results) - 1
     tensors = 2 + states + int(name in COUNTS)
     operands = [_changed(call, i) for i in range(tensors)]
     if name in WHOLE and states == 1:  # no state of columns
         operands.insert(3, "None")
-    rate, scale = (call.arg(i) if call.present(i) else "" for i in (tensors, tensors + 1))
+    rate, scale, taken = (call.arg(i) if call.present(i) else "" for i in range(tensors, tensors + 3))
     numbers = {key: repr(value) for key, value in hyperparameters(call.op).items()}
     if rate:
         numbers["learning_rate"] += f" * {rate}"
@@ -80,7 +81,11 @@ def _optimizer(call: Call) -> str:
         numbers[NESTEROV] = "True"
     if scale:
         numbers["scale"] = scale
-    return f"{name}({', '.join(operands)}, {', '.join(f'{key}={value}' for key, value in numbers.items())})"
+    text = f"{name}({', '.join(operands)}, {', '.join(f'{key}={value}' for key, value in numbers.items())})"
+    if not taken:
+        return text
+    same = ", ".join([call.arg(0), *map(call.arg, range(2, 2 + states))])
+    return f"{text} if {taken} else {f'({same})' if states else same}"
 
 
 def _changed(call: Call, place: int) -> str:
@@ -100,6 +105,12 @@ def _rate(call: Call) -> str:
         return f"table_rate({call.arg(0)}, {schedule.values!r})"
     numbers = "".join(f", {key}={getattr(schedule, key)!r}" for key in KINDS[schedule.kind])
     return f"learning_rate_factor({call.arg(0)}, {schedule.kind!r}{numbers})"
+
+
+def _loss_scale(call: Call) -> str:
+    growth, backoff, interval = moved_by(call.op)
+    operands = ", ".join(map(call.arg, range(4)))
+    return f"moved_loss_scale({operands}, growth={growth!r}, backoff={backoff!r}, interval={interval})"
 
 
 def _mask(call: Call) -> str:
@@ -135,6 +146,7 @@ EMITTERS: dict[str, Emitter] = {
     "grad.mask": _mask,
     "grad.normal": _normal,
     "grad.uniform": _uniform,
+    LOSS_SCALE: _loss_scale,
     RATE: _rate,
     **{f"grad.{name}": _optimizer for name in STATE},
 }

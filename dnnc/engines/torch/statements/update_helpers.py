@@ -164,3 +164,17 @@ def adafactor(
 def ema(average: Tensor, weight: Tensor, step: int, *, decay: float) -> Tensor:
     """One step of the exponential moving average of a weight, in place: in step 1 it is the weight."""
     return average.copy_(weight) if int(step) == 1 else average.lerp_(weight, 1.0 - decay)
+
+
+def moved_loss_scale(
+    scale: Tensor, steps: Tensor, skipped: Tensor, squares: Tensor, *, growth: float, backoff: float, interval: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What the scale of the loss, the steps since it changed and the skipped steps become, as torch.amp.GradScaler moves the
+    scale; and whether the step is taken: ``squares``, the sum of the squares of all gradients, is finite."""
+    taken = torch.isfinite(squares)
+    if not taken:
+        return scale * backoff, torch.zeros_like(steps), skipped + 1, taken
+    if int(steps) + 1 < interval:
+        return scale.clone(), steps + 1, skipped.clone(), taken
+    grown = scale * growth
+    return grown if torch.isfinite(grown) else scale.clone(), torch.zeros_like(steps), skipped.clone(), taken

@@ -25,7 +25,10 @@ from ir.system.scratch import whole_file
 if TYPE_CHECKING:
     from dnnc.engines.torch.launch.telling import Progressed
 
-COLUMNS = ("step", "loss", "samples_per_second", "seconds", "eval_loss", "eval_accuracy", "eval_perplexity")
+COLUMNS = (
+    *("step", "loss", "samples_per_second", "seconds", "loss_scale", "skipped"),
+    *("eval_loss", "eval_accuracy", "eval_perplexity"),
+)
 KINDS = (".csv", ".jsonl")
 
 Row = dict[str, Any]
@@ -33,7 +36,9 @@ Row = dict[str, Any]
 
 def row_of(done: Progressed) -> Row:
     """What is known of a step, by column."""
-    row = {"step": done.step, "loss": done.loss, "samples_per_second": done.pace, "seconds": done.seconds}
+    row: Row = {"step": done.step, "loss": done.loss, "samples_per_second": done.pace, "seconds": done.seconds}
+    if done.loss_scale is not None:
+        row |= {"loss_scale": done.loss_scale, "skipped": done.skipped}
     return row | {f"eval_{name}": value for name, value in done.metrics.items()}
 
 

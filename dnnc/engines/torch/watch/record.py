@@ -36,7 +36,7 @@ LOSSES = "losses.json"
 _END = b"\n]\n"
 _TAG = 1 << 30
 """Of all messages of this file; tags of channels are smaller."""
-_PART = struct.Struct("=d32s")
+_PART = struct.Struct("=d32sdq")
 """The layout of a message from a rank to rank 0: ``_Part``."""
 _NO_DIGEST = bytes(32)
 _AHEAD = 64
@@ -45,7 +45,8 @@ _AHEAD = 64
 
 @dataclass(slots=True)
 class Losses:
-    """``losses.json``: a list of ``{"step": 1, "loss": 0.5}``, which is valid JSON whenever the process ends.
+    """``losses.json``: a list of ``{"step": 1, "loss": 0.5}``, which is valid JSON whenever the process ends; of a loss that is
+    scaled also ``loss_scale`` and ``skipped`` (``Progressed``).
 
     ``file``: its descriptor; ``end``: offset of the next entry; ``count``: entries so far."""
 
@@ -59,7 +60,7 @@ class Losses:
         """Opens the file of a training that continues after step ``done``; entries up to that step stay. Raises InvalidInput
         where the file cannot be written, or the name belongs to something that is no regular file."""
         path = folder / LOSSES
-        earlier = [_entry(entry["step"], entry["loss"]) for entry in _entries(path) if entry["step"] <= done]
+        earlier = [_entry(**entry) for entry in _entries(path) if entry["step"] <= done]
         text = "[" + ",".join(f"\n {entry}" for entry in earlier)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -69,9 +70,9 @@ class Losses:
         except OSError as error:
             raise _refused(path, error) from error
 
-    def add(self, step: int, loss: float) -> None:
+    def add(self, step: int, loss: float, **scaling: float) -> None:
         """Appends the loss of a step. Raises InvalidInput where the file cannot be written."""
-        entry = f"{',' * bool(self.count)}\n {_entry(step, loss)}".encode()
+        entry = f"{',' * bool(self.count)}\n {_entry(step, loss, **scaling)}".encode()
         try:
             os.pwrite(self.file, entry + _END, self.end)
         except OSError as error:
@@ -80,10 +81,11 @@ class Losses:
         self.count += 1
 
 
-def _entry(step: int, loss: Any) -> str:
+def _entry(step: int, loss: Any, **more: Any) -> str:
     """The JSON of an entry. A loss that is not finite is null, since JSON has no such numbers."""
     finite = isinstance(loss, int | float) and math.isfinite(loss)
-    return json.dumps({"step": step, "loss": loss if finite else None})
+    known = {key: more[key] for key in ("loss_scale", "skipped") if key in more}
+    return json.dumps({"step": step, "loss": loss if finite else None, **known})
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
@@ -136,13 +138,16 @@ class Curve:
         self.behind = -(-len(self.step.stages) // self.step.microbatches) if self.step.schedule.periodic else 0
         ranks = range(1, len(self.step.devices))
         with_samples = {rank for rank in ranks if self.digested is not None and _reads_samples(self.step, rank)}
-        self.others = tuple(rank for rank in ranks if rank in with_samples or _computes_loss(self.step, rank))
+        decides = next((rank for rank in range(len(self.step.devices)) if _decides_scale(self.step, rank)), 0)
+        telling = {decides, *with_samples}
+        self.others = tuple(rank for rank in ranks if rank in telling or _computes_loss(self.step, rank))
 
-    def add(self, number: int, loss: float) -> None:
-        """Adds this rank's loss of step ``number``, counted from 0: the sum over its microbatches."""
+    def add(self, number: int, loss: float, scaling: tuple[float, int] | None = None) -> None:
+        """Adds this rank's loss of step ``number``, counted from 0: the sum over its microbatches. ``scaling``: the scale of
+        the loss and the skipped steps, on ranks that decide on them."""
         if self.rank and self.rank not in self.others:
             return
-        part = _Part(loss, _NO_DIGEST)
+        part = _Part(loss, _NO_DIGEST, *(scaling or ()))
         if self.digested is not None and _reads_samples(self.step, self.rank):
             part = part._replace(digest=self.digested.through(number))
         if self.rank == 0:
@@ -173,9 +178,10 @@ class Curve:
                 raise InvalidInput(LossNotFinite(f"{loss:g}"), where=f"step {number + 1}")
             samples = self.step.microbatches * samples_of(self.step.module.entry)
             digest = next(iter(digests), b"").hex()
-            self.report(Progressed(number + 1, loss, samples / seconds, seconds, digest))
+            scaling: dict[str, Any] = next((part.scaling for part in parts if part.scaling), {})
+            self.report(Progressed(number + 1, loss, samples / seconds, seconds, digest, **scaling))
             if self.losses is not None:
-                self.losses.add(number + 1, loss)
+                self.losses.add(number + 1, loss, **scaling)
 
     def _wait_for_all_but(self, count: int) -> None:
         """Other ranks: wait until at most ``count`` messages are on their way."""
@@ -185,10 +191,17 @@ class Curve:
 
 class _Part(NamedTuple):
     """A rank's part of a step. ``loss``: the sum over its microbatches; ``digest``: of all its samples so far, zeros if
-    none."""
+    none; ``scale``, ``skipped``: of the scale of the loss, -1 steps on a rank that does not decide on it."""
 
     loss: float
     digest: bytes
+    scale: float = 0.0
+    skipped: int = -1
+
+    @property
+    def scaling(self) -> dict[str, Any]:
+        """The fields of ``Progressed`` that this rank decides on."""
+        return {"loss_scale": self.scale, "skipped": self.skipped} if self.skipped >= 0 else {}
 
     def packed(self) -> torch.Tensor:
         return torch.frombuffer(bytearray(_PART.pack(*self)), dtype=torch.uint8)
@@ -202,6 +215,11 @@ def _receive(rank: int) -> _Part:
 
 def _reads_samples(step: Step, rank: int) -> bool:
     return any(step.program(stage, rank)[0].args for stage in step.stages_of(rank))
+
+
+def _decides_scale(step: Step, rank: int) -> bool:
+    """Whether a rank decides on the scale of the loss."""
+    return bool(step.loss_scale) and step.loss_scale[2] in step.held(rank)
 
 
 def _computes_loss(step: Step, rank: int) -> bool:

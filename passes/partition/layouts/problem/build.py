@@ -53,7 +53,7 @@ from ir.core.shares import proportional
 from ir.core.topology import DeviceType
 from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
-from passes.costs.learning import clips, recomputes, updated_bytes
+from passes.costs.learning import recomputes, scales, updated_bytes
 from passes.costs.op_time import is_head
 from passes.graph.folding import Folding
 from passes.meshes.costs.bill import UNSUMMED
@@ -401,7 +401,7 @@ class _OnMesh:
         size, seconds = type_bytes(type_) or 0, np.zeros(len(kept))
         if form.name in self.outline.trained:
             state = self.outline.state[form.name]
-            moved = updated_bytes(size, state, clipped=clips(self.builder.module))
+            moved = updated_bytes(size, state, scaled=scales(self.builder.module))
             seconds = (
                 np.array([self.work.update_seconds(type_, layouts.placements[i], moved) for i in kept]) / self.microbatches
             )

@@ -1,7 +1,8 @@
-"""``--dtype bf16`` trains as PyTorch does under ``torch.autocast`` on CPUs."""
+"""``--dtype bf16`` and ``f16`` train as PyTorch does under ``torch.autocast`` on CPUs, ``f16`` with its ``GradScaler``."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +27,14 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 MACHINES = """version = 1
-types.core = {rates = {f32 = "50 GFLOP/s", bf16 = "100 GFLOP/s"}, memory_bandwidth = "10 GB/s", memory = "4 GiB", cores = 1}
 hosts = [{name = "h", cores = 2}]
 devices = [{name = "c0", type = "core", host = "h"}, {name = "c1", type = "core", host = "h"}]
 links = [{ends = ["c0", "c1"], bandwidth = "5 GB/s", latency = "5 us"}]
+[types.core]
+rates = {f32 = "50 GFLOP/s", bf16 = "100 GFLOP/s", f16 = "100 GFLOP/s"}
+memory_bandwidth = "10 GB/s"
+memory = "4 GiB"
+cores = 1
 """
 ONE = ("--stages", "1", "--replicas", "1", "--mesh", "none")
 PLANS = {
@@ -98,20 +103,21 @@ WIDENED = ("Add",)
 @pytest.mark.parametrize("name", list(CALLS))
 def test_operators_have_the_type_that_autocast_gives_them(name: str) -> None:
     """Those of the two lists whatever they read; others the widest of what they read, beside scalars and later operands."""
-    narrow, full = torch.bfloat16, f"onnx.{name}"
-    for dtype in (torch.float32, narrow):
+    full = f"onnx.{name}"
+    for narrow, dtype in itertools.product((torch.bfloat16, torch.float16), (torch.float32, None)):
+        dtype = dtype or narrow
         with torch.autocast("cpu", dtype=narrow):
             found = CALLS[name](torch.rand(8, 8).to(dtype)).dtype
         expected = narrow if full in NARROW else torch.float32 if full in WIDE or name in WIDENED else dtype
         assert found == expected
 
 
-def exported(name: str, folder: Path) -> tuple[Path, str, Any, Any]:
-    """The model file of a module with samples of one microbatch beside it; its loss, and the arguments."""
+def exported(name: str, folder: Path, microbatches: int = 1) -> tuple[Path, str, Any, Any]:
+    """The model file of a module with samples of a step beside it; its loss, and the arguments of all microbatches."""
     torch.manual_seed(0)
-    module, x = MODULES[name][0](), MODULES[name][1]()
+    module, x = MODULES[name][0](), torch.cat([MODULES[name][1]() for _ in range(microbatches)])
     labels = torch.randint(0, 10, (*((x.shape[0],) if name != "transformer" else x.shape),))
-    dnnc.from_torch(module, (x,), folder / "m.onnx")
+    dnnc.from_torch(module, (x.chunk(microbatches)[0],), folder / "m.onnx")
     graph = onnx.load(folder / "m.onnx").graph
     np.savez(folder / "data.npz", **{graph.input[0].name: x.numpy(), "labels": labels.numpy()})
     (folder / "machines.toml").write_text(MACHINES)
@@ -143,8 +149,112 @@ def test_steps_are_those_of_autocast(name: str, tmp_path: Path) -> None:
     assert found == pytest.approx(losses, rel=2e-3)
     trained = weights(tmp_path / "out/step5")
     for key, value in module.named_parameters():
-        moved = float((value - before[key]).norm())
+        moved = float((value.detach() - before[key]).norm())
         assert float((trained[key] - value).norm()) <= 0.02 * moved + 2e-5, key  # a bias before a normalisation hardly moves
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["one device", *PLANS])
+def test_steps_in_half_precision_are_those_of_a_grad_scaler(plan: str, tmp_path: Path) -> None:
+    """Of a loop of PyTorch with a clipped norm, four microbatches a step. The first steps overflow: they change nothing, on all
+    ranks alike, and the scale falls; it grows again behind two that do not, and a step overflows once more. Weights within 2 %
+    of what they moved by. Scales are so far apart that sums overflow on a member of the mesh, too, where they do whole."""
+    steps, microbatches, numbers = 6, 4, (2.0**23, 4.0, 0.25, 2)
+    scale = dict(zip(("init", "growth", "backoff", "interval"), numbers, strict=True))
+    options = ("--clip-norm", "0.5", "--loss-scale", ",".join(f"{key}={value}" for key, value in scale.items()))
+    model, loss, x, labels = exported("transformer", tmp_path, microbatches)
+    asked = ["compile", str(model), "-t", str(tmp_path / "machines.toml"), "--objective", "training", "--loss", loss, "-q"]
+    asked += [
+        "--microbatches",
+        str(microbatches),
+        *PLANS.get(plan, ONE),
+        "--optimizer",
+        "momentum",
+        "--learning-rate",
+        "0.05",
+        "--dtype",
+        "f16",
+    ]
+    assert main([*asked, *options, "-o", str(tmp_path / "build")]) == 0
+    assert prove(tmp_path / "build").proven
+    parts = [*zip(x.chunk(microbatches), labels.chunk(microbatches), strict=True)]
+    name = onnx.load(model).graph.input[0].name
+    data = ({name: part.numpy(), "labels": wanted.numpy()} for _ in range(steps) for part, wanted in parts)
+    dnnc.Build(tmp_path / "build").train(data, steps=steps, checkpoint=tmp_path / "out", out=tmp_path / "out")
+    torch.manual_seed(0)
+    module = MODULES["transformer"][0]()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    optimizer, scaler = torch.optim.SGD(module.parameters(), 0.05, 0.9), torch.amp.GradScaler("cpu", *numbers)
+    expected, skipped = [], 0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        total, before_step = 0.0, scaler.get_scale()
+        for part, wanted in parts:
+            with torch.autocast("cpu", dtype=torch.float16):
+                value = functional.cross_entropy(module(part).reshape(-1, 10), wanted.reshape(-1)) / microbatches
+            scaler.scale(value).backward()
+            total += value.item()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < before_step
+        expected.append((total, scaler.get_scale(), skipped))
+    found = json.loads((tmp_path / "out/losses.json").read_text())
+    assert [(one["loss_scale"], one["skipped"]) for one in found] == [one[1:] for one in expected]
+    assert skipped == 3
+    assert [one["loss"] for one in found] == pytest.approx([one[0] for one in expected], rel=1e-3)
+    trained = weights(tmp_path / f"out/step{steps}")
+    assert (trained["loss_scale"], trained["loss_scale.skipped"]) == expected[-1][1:]
+    for key, value in module.named_parameters():
+        moved = float((value.detach() - before[key]).norm())
+        assert float((trained[key] - value).norm()) <= 0.02 * moved + 2e-5, key
+    train = ("train", str(tmp_path / "build"), "--steps", str(steps), "--data", str(tmp_path / "data.npz"))
+    assert main([*train, "--check", "-q"]) == 0
+
+
+@pytest.mark.slow
+def test_the_scale_goes_on_from_a_checkpoint_by_any_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of another type too: then it is left out, or begins anew. The steps and the log tell of it."""
+    (tmp_path / "machines.toml").write_text(MACHINES)
+    machines, scale = str(tmp_path / "machines.toml"), ("--loss-scale", "init=1099511627776")
+    narrow = ("--dtype", "f16", *scale)
+    builds = {
+        "stages": compiled(tmp_path / "stages", *PLANS["stages"], *narrow, topology=machines),
+        "mesh": compiled(tmp_path / "mesh", *PLANS["mesh"], *narrow, topology=machines),
+        "wide": compiled(tmp_path / "wide", *ONE, topology=machines),
+    }
+    save = ("--checkpoint", str(tmp_path))
+    assert main(["train", str(builds["stages"]), "--steps", "4", *save, "-q"]) == 0
+    whole = weights(tmp_path / "step4")
+    assert main(["train", str(builds["stages"]), "--steps", "2", *save, "-q"]) == 0
+    assert weights(tmp_path / "step2")["loss_scale"] == 2.0**38
+    log = tmp_path / "log.csv"
+    assert (
+        main(["train", str(builds["mesh"]), "--steps", "2", "--resume", str(tmp_path / "step2"), *save, "--log", str(log)]) == 0
+    )
+    told = capsys.readouterr().out
+    assert "samples/s  loss scale 1.37439e+11, 3 skipped" in told
+    rows = log.read_text().splitlines()
+    assert rows[0].split(",")[4:6] == ["loss_scale", "skipped"]
+    assert [row.split(",")[5] for row in rows[1:]] == ["3", "4"]
+    again = weights(tmp_path / "step4")
+    assert (again.keys(), again["loss_scale"]) == (whole.keys(), whole["loss_scale"])
+    assert main(["train", str(builds["wide"]), "--steps", "1", "--resume", str(tmp_path / "step4"), *save, "-q"]) == 0
+    assert "loss_scale" not in weights(tmp_path / "step5")
+    assert main(["train", str(builds["mesh"]), "--steps", "1", "--resume", str(tmp_path / "step5"), *save, "-q"]) == 0
+    assert weights(tmp_path / "step6")["loss_scale"] == 2.0**39
+
+
+@pytest.mark.slow
+def test_an_overflow_that_no_scale_explains_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The loss of a value beyond half precision is no number at any scale: the op is named as without a scale."""
+    (tmp_path / "machines.toml").write_text(MACHINES)
+    build = compiled(tmp_path / "build", *ONE, "--dtype", "f16", topology=str(tmp_path / "machines.toml"))
+    x, target = np.full((8, 4, 784), 1e5, np.float32), np.zeros((8, 4, 10), np.float32)
+    np.savez(tmp_path / "data.npz", x=x.reshape(-1, 784), target=target.reshape(-1, 10))
+    assert main(["train", str(build), "--steps", "1", "--data", str(tmp_path / "data.npz"), "-q"]) == 3
+    assert "infinity" in capsys.readouterr().err
 
 
 @pytest.mark.slow
