@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dnnc.api.build import Build, CheckResult, Training, load
+    from dnnc.api.exporting import export
     from dnnc.api.machines import measure_cluster
     from dnnc.api.options import PlanOptions
     from dnnc.api.plan import Plan, plan
@@ -56,6 +57,7 @@ __all__ = [
     "Training",
     "UsageError",
     "__version__",
+    "export",
     "from_torch",
     "into_torch",
     "load",
@@ -65,6 +67,7 @@ __all__ = [
 
 _HOME = {
     "dnnc.api.build": ("Build", "CheckResult", "Training", "load"),
+    "dnnc.api.exporting": ("export",),
     "dnnc.api.machines": ("measure_cluster",),
     "dnnc.api.options": ("PlanOptions",),
     "dnnc.api.plan": ("Plan", "plan"),

@@ -27,20 +27,13 @@ def export(
 
     Weights that training did not change are those of MODEL. One tensor is in memory at a time.
     """
-    from dnnc.compile.load import load_model
-    from dnnc.engines.torch.launch.training import require_torch
-
-    require_torch("dnnc export")
-    from dnnc.engines.torch.checkpoint import Checkpoint
-    from dnnc.engines.torch.checkpoint.exporting import write_trained
+    from dnnc.api.exporting import write_with_weights
 
     sink = DiagnosticSink()
     with progress(not quiet) as report:
         report("export", None)
-        opened = Checkpoint.open(checkpoint)
-        opened.verify()
-        imported = load_model(model, opt.parse_dims(dim), sink, limits=opt.parse_limits(limit))
-        written = write_trained(imported, opened, out, ema=ema, progress=report)
+        bound, limits = opt.parse_dims(dim), opt.parse_limits(limit)
+        written = write_with_weights(checkpoint, model, out, sink, ema=ema, dims=bound, limits=limits, progress=report)
     show_warnings(sink.diagnostics, quiet)
     talk(f"wrote {' and '.join(map(str, written))}", quiet)
 

@@ -40,6 +40,21 @@ def test_trained_weights_take_the_place_of_those_of_the_model(tmp_path: Path) ->
             assert np.array_equal(after[name], TRAINED[name].numpy() if name in TRAINED else value)
 
 
+def test_a_program_exports_what_the_command_does(tmp_path: Path) -> None:
+    path = tmp_path / "step3.safetensors"
+    write_checkpoint(path, TRAINED | {"fc1.bias.ema": torch.arange(16.0) / 2}, Position(3, 0))
+    assert main(["export", str(path), "--model", MODEL, "-o", str(tmp_path / "a.onnx"), "--ema", "-q"]) == 0
+    written = dnnc.export(path, MODEL, str(tmp_path / "b.onnx"), ema=True)
+    assert written[-1] == tmp_path / "b.onnx"
+    assert all(file.is_file() for file in written)
+    one, other = initializers(tmp_path / "a.onnx"), initializers(tmp_path / "b.onnx")
+    assert all(np.array_equal(one[name], other[name]) for name in one.keys() | other.keys())
+    assert np.array_equal(other["fc1.bias"], np.arange(16.0) / 2)
+    with pytest.raises(dnnc.InvalidInput, match="E2001"):
+        dnnc.export(tmp_path / "none", MODEL, tmp_path / "c.onnx")
+    assert not (tmp_path / "c.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("tensors", "options", "told"),
     [
