@@ -66,19 +66,22 @@ def source_of(
 
 
 def evaluation_source(stack: ExitStack, data: Data | None, module: Module) -> str:
-    """The source of data to evaluate on, which are read again and again: what is in memory becomes a file that goes with
-    ``stack``. Empty for None. Raises InvalidInput, UsageError."""
+    """The source of data to evaluate on, which are read again and again: what a program has becomes files that go
+    with ``stack``, of which few samples are in memory at a time. Empty for None. Raises InvalidInput, UsageError."""
     from dnnc.data.npz import write_npz
-    from dnnc.data.samples import whole_samples
+    from dnnc.data.samples import write_samples
     from ir.system.scratch import scratch_folder
 
     if data is None or isinstance(data, str | os.PathLike):
         return os.fspath(data) if data is not None else ""
     if (not isinstance(data, Iterable) and not hasattr(data, "__getitem__")) or hasattr(data, "dtype"):
         raise UsageError(DataNotReadable(type(data).__name__), where="eval_data")
-    path = stack.enter_context(scratch_folder()) / "eval_data.npz"
-    write_npz(path, _arrays(data) if isinstance(data, Mapping) else whole_samples(data, module))
-    return str(path)
+    folder = stack.enter_context(scratch_folder())
+    if isinstance(data, Mapping):
+        write_npz(folder / "eval_data.npz", _arrays(data))
+        return str(folder / "eval_data.npz")
+    write_samples(data, module, folder)
+    return str(folder)
 
 
 def scratch_of(data: Data, source: str) -> str:

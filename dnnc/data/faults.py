@@ -510,6 +510,18 @@ class RanksReadOtherSamples(Fault, code="E0448"):
         return _same_samples(self.source)
 
 
+class RanksEvaluateOtherSamples(Fault, code="E0460"):
+    """Two ranks read different samples in one evaluation, to which each contributes what it computes."""
+
+    message = "ranks were given other samples for the same evaluation"
+    hint = "{advice}"
+    source: str
+
+    @property
+    def advice(self) -> str:
+        return _same_samples(self.source)
+
+
 class CheckReadOtherSamples(Fault, code="E0449"):
     """The ranks and the unsplit model, with which --check compares them, read different samples for one step."""
 

@@ -26,7 +26,7 @@ class Repeated:
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
         arrays = self.data.microbatch(number)
-        if ":" in self.source and self.digests.setdefault(number, digest := _digest(arrays)) != digest:
+        if ":" in self.source and self.digests.setdefault(number, digest := digest_of(arrays)) != digest:
             raise InvalidInput(SamplesChanged(self.source), where=self.source)
         return arrays
 
@@ -92,7 +92,8 @@ class Identified:
         return hashlib.sha256(self.identity).digest()
 
 
-def _digest(arrays: Mapping[str, Any]) -> str:
+def digest_of(arrays: Mapping[str, Any]) -> str:
+    """The SHA-256 of these arrays, in hexadecimal."""
     digest = hashlib.sha256()
     _add(digest, arrays)
     return digest.hexdigest()
@@ -104,4 +105,4 @@ def _add(digest: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
         digest.update(array.tobytes())
 
 
-__all__ = ["Digested", "Identified", "Repeated"]
+__all__ = ["Digested", "Identified", "Repeated", "digest_of"]

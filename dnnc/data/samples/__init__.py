@@ -5,22 +5,22 @@
 - ``shards``, ``columns``: samples in files, mapped into memory, of which each rank reads its part;
 - ``stream``: batches that a function of a person's yields, one after another; ``datasets``: samples that are asked for by
   number, as PyTorch's datasets and loaders have them;
+- ``one_pass``: all samples once, for an evaluation;
 - ``given``: microbatches in files, which a Python program's data become while they train;
 - ``arrays``: what an array must be to fit an input.
 """
 
 from dnnc.data.samples.given import Feed
+from dnnc.data.samples.one_pass import Pass, verify_pass, write_samples
 from dnnc.data.samples.source import (
     MICROBATCHES,
     POOL,
     SYNTHETIC,
     Data,
+    Microbatches,
     data_inputs,
     given_data,
-    one_pass,
     open_data,
-    verify_pass,
-    whole_samples,
 )
 
 __all__ = [
@@ -29,10 +29,11 @@ __all__ = [
     "SYNTHETIC",
     "Data",
     "Feed",
+    "Microbatches",
+    "Pass",
     "data_inputs",
     "given_data",
-    "one_pass",
     "open_data",
     "verify_pass",
-    "whole_samples",
+    "write_samples",
 ]

@@ -10,10 +10,9 @@ Sources are ``synthetic``, a pool of random microbatches that repeats, so that a
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ import numpy as np
 
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import (
-    FunctionEnded,
     LastBatchNotUsed,
     LastBatchOfLoader,
     ModuleNotFound,
@@ -39,7 +37,7 @@ from dnnc.data.samples.datasets import Dataset, drawn_apart, is_dataset, is_load
 from dnnc.data.samples.given import MICROBATCHES, GivenMicrobatches
 from dnnc.data.samples.order import DROP, USE, Batches
 from dnnc.data.samples.shards import Samples
-from dnnc.data.samples.stream import FAULTS, Stream, named_arrays, raised
+from dnnc.data.samples.stream import FAULTS, Stream, raised
 from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import FORWARD, phase_of
@@ -53,17 +51,21 @@ POOL = 16
 SYNTHETIC = "synthetic"
 
 
-class Data(Protocol):
+class Microbatches(Protocol):
+    """Microbatches by number."""
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        """The array of each input that the reader uses, by name, with zeros in rows that it does not use. Raises InvalidInput
+        for an array that does not fit the model."""
+        ...
+
+
+class Data(Microbatches, Protocol):
     """A source of microbatches."""
 
     @property
     def identity(self) -> bytes | None:
         """A digest by which two readers see whether they read the same samples; None where only what was read shows it."""
-        ...
-
-    def microbatch(self, number: int) -> Mapping[str, Any]:
-        """The array of each input that the reader uses, by name, with zeros in rows that it does not use. Raises InvalidInput
-        for an array that does not fit the model."""
         ...
 
     def array(self, number: int, name: str) -> Any:
@@ -88,10 +90,10 @@ def open_data(
     """The microbatches of ``source`` for the inputs of the model, with ``microbatches`` per step. ``last``: whether the last
     batch of an epoch that the samples do not fill is left out (``drop``) or used (``use``); empty: left out, or as a loader
     says. ``parts``: the rows that the reader uses of each input, as ``Inputs`` has them. Raises UsageError, InvalidInput."""
-    return _with_numbers(_opened(source, module, seed, microbatches, last, parts), module, seed, microbatches, parts)
+    return with_numbers(opened_source(source, module, seed, microbatches, last, parts), module, seed, microbatches, parts)
 
 
-def _with_numbers(data: Data, module: Module, seed: int, microbatches: int, parts: Mapping[str, Part | None] | None) -> Data:
+def with_numbers(data: Data, module: Module, seed: int, microbatches: int, parts: Mapping[str, Part | None] | None) -> Data:
     """Adds the inputs that a source does not have: the seeds of dropouts, and the number of labels that count."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry)
     alike = isinstance(data, Stream)  # all readers are compared by all that they read
@@ -107,63 +109,13 @@ def given_data(
     """Gives the microbatches of an object of a Python program by number. A dataset or a loader has epochs, and begins with
     number 0; another iterable is read once, begins with ``first``, and draws from the caller's random numbers. Raises
     InvalidInput."""
-    inputs = _inputs(module, None)
+    inputs = inputs_of(module, None)
     if _has_epochs(value):
         return _of_object(value, inputs, module, seed, microbatches, last, "data").microbatch
     batches = _batches(inputs, microbatches, last)
     usable = partial(_require_usable, module, batches, where="data")
     stream = Stream(inputs, batches, "data", lambda epoch: None if epoch else value, usable)
     return lambda number: stream.microbatch(number - first)
-
-
-def one_pass(source: str, module: Module, seed: int) -> Iterator[tuple[Mapping[str, Any], float]]:
-    """All samples of a source once, in microbatches, each with the fraction of its samples that counts: behind these stand
-    samples that only fill the last one up. A function's iterable is read to its end. Raises UsageError, InvalidInput."""
-    data = _of_pass(source, module, seed)
-    added = _with_numbers(data, module, seed, 1, None)
-    order = getattr(data, "order", None)
-    if isinstance(data, Stream):
-        for number in itertools.count():
-            try:
-                arrays = added.microbatch(number)
-            except InvalidInput as error:
-                if error.diagnostics[0].code != FunctionEnded.code or not number:
-                    raise
-                return
-            yield arrays, 1.0
-        return
-    count = POOL if order is None else order.batches.in_epoch(order.count)
-    for number in range(count):
-        yield added.microbatch(number), 1.0 if order is None else order.samples(number)[1] / order.batches.units
-
-
-def verify_pass(source: str, module: Module, seed: int) -> None:
-    """Opens a source for ``one_pass``: reads all samples in files, where that does not take long, and the first microbatch of
-    another source. Raises UsageError, InvalidInput."""
-    data = _of_pass(source, module, seed)
-    data.verify(0, 1)
-    if not isinstance(data, Samples):
-        data.microbatch(0)
-
-
-def _of_pass(source: str, module: Module, seed: int) -> Data:
-    return _opened(source, module, seed, 1, USE, None, once=True, flag="--eval-data")
-
-
-def whole_samples(value: Any, module: Module) -> dict[str, Any]:
-    """All samples of an object of a Python program, as arrays by input. Raises InvalidInput."""
-    inputs = _inputs(module, None)
-    try:
-        if is_dataset(value):
-            items = [named_arrays(value[number], inputs, "eval_data") for number in range(len(value))]
-        else:
-            items = [named_arrays(item, inputs, "eval_data") for item in value]
-        join = np.stack if is_dataset(value) else np.concatenate
-        return {
-            port.name: join([item[port.name] for item in items]) if port.shape else items[0][port.name] for port in inputs.ports
-        }
-    except FAULTS as error:
-        raise raised(error, "eval_data") from error
 
 
 def _has_epochs(value: Any) -> bool:
@@ -196,7 +148,7 @@ def _of_object(
     return Stream(inputs, batches, where, opened, partial(_require_usable, module, batches, where=where))
 
 
-def _opened(
+def opened_source(
     source: str,
     module: Module,
     seed: int,
@@ -209,7 +161,7 @@ def _opened(
 ) -> Data:
     """``once``: for one pass, whose last batch may be smaller whatever the loss is; ``flag``: the option that names the
     source."""
-    inputs = _inputs(module, parts)
+    inputs = inputs_of(module, parts)
     if source == SYNTHETIC:
         return _Synthetic(list(inputs.ports), input_demands(module), seed)
     if source.startswith(MICROBATCHES):
@@ -237,7 +189,7 @@ def _opened(
     )
 
 
-def _inputs(module: Module, parts: Mapping[str, Part | None] | None) -> Inputs:
+def inputs_of(module: Module, parts: Mapping[str, Part | None] | None) -> Inputs:
     loss = StepLoss.of(module.entry)
     return Inputs(tuple(data_inputs(module)), index_ranges(module), parts, loss.labels, IGNORED)
 
@@ -385,10 +337,11 @@ __all__ = [
     "POOL",
     "SYNTHETIC",
     "Data",
+    "Microbatches",
     "data_inputs",
     "given_data",
-    "one_pass",
+    "inputs_of",
     "open_data",
-    "verify_pass",
-    "whole_samples",
+    "opened_source",
+    "with_numbers",
 ]

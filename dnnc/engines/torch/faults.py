@@ -223,6 +223,16 @@ class RateEndsAtZero(Fault, code="W0778"):
     end: int
 
 
+class LaterCheckpoints(Fault, code="W0779"):
+    """The folder for checkpoints holds some of a training that went further than the step from which this one goes on. They
+    stay there until this training has one of the same step, so they are easily taken for its own."""
+
+    message = "the folder holds checkpoints of another training: {names}"
+    hint = "this one begins after step {done}, and replaces those of the steps that it reaches; give it another folder"
+    names: str
+    done: int
+
+
 class OtherNumberOfRanks(Fault, code="E0738"):
     """Ranks were started by hand, and there are not as many as the plan has devices."""
 

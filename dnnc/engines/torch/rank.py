@@ -24,7 +24,7 @@ from dnnc.build.training import Step, tensor_type
 from dnnc.data.repeated import Digested, Identified
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position
-from dnnc.engines.torch.checkpoint.saving import Saver, changed, gathered, require_finite
+from dnnc.engines.torch.checkpoint.saving import Saver, changed, require_finite
 from dnnc.engines.torch.exchange import Network, torch_dtype
 from dnnc.engines.torch.faults import (
     OtherNumberOfRanks,
@@ -191,7 +191,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     data, digested = _data(step, rank, options, begin)
     trainer = Trainer(step, rank, files.functions, weights, network, mark, finite=not options.compared)
     losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
-    watching = Watching.of(files, options, telling, rank, begin.step)
+    watching = Watching.of(trainer, options, telling, begin.step)
     curve = Curve(step, rank, options.data, digested, losses, watching.told, finite=not options.compared)
     with ExitStack() as stack:
         saver = None
@@ -219,7 +219,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
                 if options.compared:
                     saver.wait()
             if watching.due(number):
-                better, stops = watching.evaluate(number, lambda: gathered(step, rank, trainer.weights), mark)
+                better, stops = watching.evaluate(number, mark)
                 end = number if stops else end
                 if better and saver is not None:
                     saver.save(trainer.weights, at, name=BEST)

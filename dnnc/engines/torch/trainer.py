@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from dnnc.build.training import Step, file_name, tensor_type
-from dnnc.data.samples import Data
+from dnnc.data.samples import Microbatches
 from dnnc.engines.torch.checkpoint import from_array
 from dnnc.engines.torch.exchange import Exchange, Network, Pending, torch_dtype
 from dnnc.engines.torch.watch.nonfinite import Search, looks_finite, word
@@ -53,7 +53,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class _Running:
+class Running:
     """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
     ``reads``: what each function is the first to read of what arrives; ``replaced``: weights of its passes that its update
     writes; ``versions``: the weights of each step under way, of rows without a flush; ``begun``: what the functions of each
@@ -108,8 +108,8 @@ class Trainer:
         self.phases = functions_of(step.schedule)
         self.spans: deque[Span] = deque(maxlen=SHOWN_STEPS * max(1, len(self.row)))
         self.sums: dict[int, float] = {}
-        self.updating: dict[int, tuple[_Running, Generator[int, Any, None]]] = {}  # by the channel that each waits for
-        self.stages: dict[int, _Running] = {}
+        self.updating: dict[int, tuple[Running, Generator[int, Any, None]]] = {}  # by the channel that each waits for
+        self.stages: dict[int, Running] = {}
         for stage in step.stages_of(rank):
             program, _ = step.program(stage, rank)
             functions = load(file_name(step, stage, program))
@@ -125,9 +125,9 @@ class Trainer:
             assigned = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
             moved = {name for name, phase in assigned if phase == FORWARD}  # averages: all passes move one tensor
             replaced = tuple(name[1:] for name, phase in assigned if phase == UPDATE and name in read - moved)
-            self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads, replaced)
+            self.stages[stage.index] = Running(stage, functions, comm, arguments, results, sent, reads, replaced)
 
-    def run(self, first: int, count: int, data: Data) -> Iterator[tuple[int, float]]:
+    def run(self, first: int, count: int, data: Microbatches) -> Iterator[tuple[int, float]]:
         """Do ``count`` steps from number ``first`` on, counted from 0, on microbatches of ``data``. Yields the number of each
         step when this rank has done its part, with the sum over the microbatches of the results that it computes first. Behind
         the last one nothing is under way."""
@@ -204,7 +204,7 @@ class Trainer:
         if not outputs:
             del running.outputs[action.microbatch or 0]
 
-    def _compute(self, action: Action, base: int, data: Data) -> None:
+    def _compute(self, action: Action, base: int, data: Microbatches) -> None:
         """A phase of a microbatch, or the two of its backward pass."""
         running, microbatch = self.stages[action.stage], action.microbatch or 0
         number, weights = (base + microbatch) // self.microbatches, self.weights
@@ -225,9 +225,7 @@ class Trainer:
                 self._require_finite(running, key, base, microbatch, weights, (outputs, gradients), data)
             held = (*outputs.values(), *saved.values(), *inputs.values())
             accumulate(running.gradients, gradients, chain(held, self._held()))
-            for name in running.results:
-                if name in outputs and self.step.takers(running.stage, microbatch)[0] == self.rank:
-                    self.sums[number] = self.sums.get(number, 0.0) + float(outputs[name])
+            self.made(running, base + microbatch, outputs)
             if saved:
                 running.saved[microbatch] = saved
             if sent := {name: value for name, value in outputs.items() if name in running.sent}:
@@ -235,7 +233,14 @@ class Trainer:
             if not arrived:
                 running.received.pop(microbatch, None)
 
-    def _arguments(self, running: _Running, number: int, data: Data) -> dict[str, torch.Tensor]:
+    def made(self, running: Running, number: int, outputs: Mapping[str, torch.Tensor]) -> None:
+        """Is called with what a function of a stage made of the microbatch ``number``: adds up the losses of each step."""
+        step, microbatch = divmod(number, self.microbatches)
+        for name in running.results:
+            if name in outputs and self.step.takers(running.stage, microbatch)[0] == self.rank:
+                self.sums[step] = self.sums.get(step, 0.0) + float(outputs[name])
+
+    def _arguments(self, running: Running, number: int, data: Microbatches) -> dict[str, torch.Tensor]:
         """The arguments of the model that a stage reads, of a microbatch of this number in the data."""
         if not running.arguments:
             return {}
@@ -244,13 +249,13 @@ class Trainer:
 
     def _require_finite(
         self,
-        running: _Running,
+        running: Running,
         key: str,
         base: int,
         microbatch: int,
         weights: Mapping[str, torch.Tensor],
         results: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
-        data: Data,
+        data: Microbatches,
     ) -> None:
         """Raises InvalidInput where results of a phase, ``outputs`` and ``gradients``, are not finite, and names the op. Of a
         scaled loss gradients may not be: then the update skips the step."""
@@ -283,7 +288,7 @@ class Trainer:
         held = self.scale and self.skipped in self.weights
         return (float(self.weights[self.scale]), int(self.weights[self.skipped])) if held else None
 
-    def last_function(self, running: _Running) -> str:
+    def last_function(self, running: Running) -> str:
         """The last function of a microbatch of a stage."""
         return [key for key in self.phases if key in running.functions][-1]
 
@@ -298,7 +303,7 @@ class Trainer:
                 for tensors in kept.values():
                     yield from tensors.values()
 
-    def _update(self, running: _Running, number: int) -> None:
+    def _update(self, running: Running, number: int) -> None:
         """Do the update of a stage, or begin with it where it reads tensors of others."""
         function = running.functions.get(UPDATES)
         running.renew(self.weights, number)
@@ -322,7 +327,7 @@ class Trainer:
             )
         self.network.settle()
 
-    def _go_on(self, running: _Running, waiting: Generator[int, Any, None], tensor: torch.Tensor | None) -> None:
+    def _go_on(self, running: Running, waiting: Generator[int, Any, None], tensor: torch.Tensor | None) -> None:
         """Hand an update what it waits for, None to begin with."""
         try:
             self.updating[waiting.send(tensor)] = running, waiting
@@ -361,4 +366,4 @@ def accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor],
         sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
 
 
-__all__ = ["Span", "Trainer", "accumulate"]
+__all__ = ["Running", "Span", "Trainer", "accumulate"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from dnnc.build.training import Step, tensor_type
-from dnnc.engines.torch.checkpoint import Checkpoint, Part
+from dnnc.engines.torch.checkpoint import Checkpoint
 from dnnc.engines.torch.exchange import torch_dtype
 from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Func, Module, Splat
@@ -26,18 +26,6 @@ def initial_weights(step: Step, initial: Checkpoint) -> dict[str, torch.Tensor]:
     return weights
 
 
-def held_weights(step: Step, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:
-    """As ``initial_weights``, but first of all what the checkpoint holds that training goes on from. Raises InvalidInput for a
-    weight of another type there."""
-    weights = initial_weights(step, initial)
-    if resumed is not None:
-        resources = {name: step.resources[f"@{name}"] for name in resumed.names if f"@{name}" in step.resources}
-        types = {name: tensor_type(resource.type) for name, resource in resources.items()}
-        parts = {name: Part.whole(torch_dtype(one.dtype), map(int, one.shape or ())) for name, one in types.items()}  # type: ignore[arg-type]
-        weights.update({f"@{name}": tensor for name, tensor in resumed.parts(parts).items()})
-    return weights
-
-
 def forward_only(module: Module) -> Func:
     """The entry function before it was differentiated and split: its forward ops, which assign nothing."""
     entry = module.entry
@@ -45,4 +33,4 @@ def forward_only(module: Module) -> Func:
     return without_reshards(replace(entry, ops=ops)).func
 
 
-__all__ = ["forward_only", "held_weights", "initial_weights"]
+__all__ = ["forward_only", "initial_weights"]

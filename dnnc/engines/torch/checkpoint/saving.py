@@ -74,26 +74,6 @@ def _inside(box: Box, other: Box) -> bool:
     return all(first <= start and start + length <= first + count for (start, length), (first, count) in ends)
 
 
-def gathered(step: Step, rank: int, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """On rank 0 all that training changes, whole, by name, from the ranks that hold it; elsewhere nothing. All ranks call
-    this."""
-    whole: dict[str, torch.Tensor] = {}
-    for other, parts in owned(step, changed(step)).items():
-        for name, part in parts.items():
-            if other == rank and rank:
-                dist.send(weights[name].contiguous(), 0)
-            elif not rank:
-                piece = torch.empty(part.sizes, dtype=part.dtype) if other else weights[name]
-                if other:
-                    dist.recv(piece, other)
-                if part.sizes == part.shape:
-                    whole[name] = piece
-                else:
-                    target = whole.setdefault(name, piece.new_empty(part.shape))
-                    target[tuple(slice(start, start + length) for start, length in part.box)] = piece
-    return whole
-
-
 def remove_unfinished(folder: Path) -> None:
     """Removes what killed ranks left of checkpoints in this folder."""
     remove_dead(path for pattern in UNFINISHED for path in folder.glob(pattern))
@@ -228,4 +208,4 @@ def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
         raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)
 
 
-__all__ = ["Saver", "changed", "gathered", "kept", "owned", "remove_unfinished", "require_finite"]
+__all__ = ["Saver", "changed", "kept", "owned", "remove_unfinished", "require_finite"]

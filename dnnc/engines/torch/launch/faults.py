@@ -284,14 +284,3 @@ class EvaluationOnCluster(Fault, code="E4833"):
 
     message = "evaluations are made on one host, or on hosts that were started one by one"
     hint = "leave it out, and evaluate checkpoints"
-
-
-class EvaluationTooLarge(Fault, code="E4834"):
-    """Rank 0 evaluates the unsplit model, whose weights do not fit its memory beside its own part of them."""
-
-    message = "all weights ({whole} bytes) beside those that {device} holds ({own}) exceed its memory, {limit} bytes"
-    hint = "leave it out, and evaluate checkpoints on another machine"
-    device: str
-    whole: int
-    own: int
-    limit: int

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
 from dnnc.engines.torch.faults import (
     AveragesMissing,
     CheckpointWithoutDigest,
+    LaterCheckpoints,
     NotATrainingBuild,
     OptimizerStateMissing,
     RateEndsAtZero,
@@ -61,6 +63,7 @@ from passes.graph.graph import listing
 if TYPE_CHECKING:
     from dnnc.engines.torch.checkpoint import Checkpoint
 
+_STEP = re.compile(r"step[0-9]{1,18}")
 _POLL = 0.05
 """Seconds between two looks at the ranks."""
 _REPORTS = 2.0
@@ -213,7 +216,7 @@ def require_evaluable(options: TrainOptions, cluster: object) -> None:
 def doubts(build: TrainingBuild, options: TrainOptions) -> DiagnosticSink:
     """Warnings before the first step: where steps change nothing, since the schedule of the learning rate has ended at 0, and
     where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or without a
-    digest."""
+    digest; and where the folder for checkpoints holds later ones of another training."""
     sink = DiagnosticSink()
     schedule = Recipe.of(read_program(build.files).entry).schedule
     end = options.begin + options.steps
@@ -222,7 +225,17 @@ def doubts(build: TrainingBuild, options: TrainOptions) -> DiagnosticSink:
         sink.warn(RateEndsAtZero(lasts + 1, end), where=f"--steps {options.steps}")
     if options.resume is not None:
         _resumption(build, options.resume, sink)
+    if options.checkpoint is not None and (later := _later(options.checkpoint, options.begin)):
+        sink.warn(LaterCheckpoints(listing(later), options.begin), where=str(options.checkpoint))
     return sink
+
+
+def _later(folder: Path, done: int) -> list[str]:
+    """The checkpoints in a folder of steps after ``done``, in the order of their steps."""
+    from dnnc.engines.torch.checkpoint import is_checkpoint
+
+    steps = sorted(int(path.name.removeprefix("step")) for path in folder.glob("step*") if _STEP.fullmatch(path.name))
+    return [f"step{step}" for step in steps if step > done and is_checkpoint(folder / f"step{step}")]
 
 
 def _resumption(build: TrainingBuild, checkpoint: Checkpoint, sink: DiagnosticSink) -> None:

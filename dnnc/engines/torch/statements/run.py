@@ -63,10 +63,15 @@ def run_function(func: Func, module: Module, values: Mapping[str, torch.Tensor],
 def compiled(module: Module, func: Func) -> Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]]:
     """The function ``run(values, device)`` that ``function_source`` writes."""
     source, _ = function_source(module, func)
-    scope: dict[str, Any] = {}
-    exec(source, scope)  # safe: value names are made identifiers, attributes are numbers, checked words or reprs
-    run: Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]] = scope["run"]
+    run: Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]] = defined(source)["run"]
     return run
 
 
-__all__ = ["compiled", "function_source", "run_function"]
+def defined(source: str) -> dict[str, Any]:
+    """What a text defines that was written from ops just now."""
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # safe: value names are made identifiers, attributes are numbers, checked words or reprs
+    return scope
+
+
+__all__ = ["compiled", "defined", "function_source", "run_function"]

@@ -1,7 +1,8 @@
 """What is seen of a training while it runs.
 
 - ``record``: the loss of each step, and the measured timeline of the last one;
-- ``evaluation``: loss and metrics on data of their own; ``best``: the best weights so far, and when to stop early;
+- ``evaluation``: loss and metrics on data of their own; ``forward_step``: the forward passes alone, which it runs;
+- ``best``: the best weights so far, and when to stop early;
 - ``nonfinite``: the op that made the first NaN or infinity;
 - ``watching``: how a rank takes part in evaluations;
 - ``logs``: files of numbers for other programs: CSV, JSON lines, TensorBoard's.

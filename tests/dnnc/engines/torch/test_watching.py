@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,17 +274,80 @@ def test_fewer_samples_than_a_microbatch_are_evaluated(build: Path, tmp_path: Pa
     assert one["loss"] == pytest.approx(loss_of(tensors, samples(3, 1)), rel=1e-5)
 
 
-def test_weights_that_exceed_the_memory_of_rank_0_are_not_evaluated(build: Path) -> None:
-    from dnnc.build.snapshot import Snapshot
-    from dnnc.engines.torch.files import read_step
-    from dnnc.engines.torch.watch.watching import require_memory
-    from ir.core.diagnostics import InvalidInput
-    from ir.core.topology import Topology
+PLANS = {
+    "stages": ("--stages", "2", "--replicas", "1", "--mesh", "none"),
+    "mesh": ("--mesh", "2", "--strategy", "data"),
+    "tensor parallel": ("--mesh", "2", "--strategy", "megatron"),
+    "replicas": ("--stages", "1", "--replicas", "2", "--mesh", "none"),
+    "interleaved": ("--schedule", "interleaved", "--replicas", "1", "--mesh", "none"),
+    "without a flush": ("--schedule", "2bw", "--replicas", "1", "--mesh", "none"),
+}
 
-    step = read_step(Snapshot.open(build))
-    topology = step.module.first(Topology)
-    assert topology is not None
-    require_memory(step)
-    small = replace(topology, devices=tuple(replace(one, memory=60_000) for one in topology.devices))
-    with pytest.raises(InvalidInput, match="E4834"):
-        require_memory(replace(step, module=step.module.replace(topology, small)))
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_ranks_evaluate_together_what_pytorch_computes(
+    plan: str, loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 23 samples in microbatches of 4, the last of which has three; no rank has all weights."""
+    build = compiled(tmp_path / "build", *PLANS[plan], model="zoo:mlp,layers=4,hidden=16,batch=4", loss=f"{loss}:y")
+    draw = np.random.default_rng(5)
+    whole: dict[str, Any] = {"x": draw.standard_normal((23, 784)).astype(np.float32)}
+    if loss == "mse":
+        whole["target"] = draw.standard_normal((23, 10)).astype(np.float32)
+    else:
+        whole["labels"] = draw.integers(0, 10, 23)
+    np.savez(tmp_path / "eval.npz", **whole)
+    arguments = ["train", str(build), "--eval-data", str(tmp_path / "eval.npz"), "--checkpoint", str(tmp_path / "c"), "--json"]
+    assert main([*arguments, "--steps", "2", "--eval-every", "1", "--every", "1"]) == 0
+    for one in json.loads(capsys.readouterr().out)["evaluations"]:
+        tensors = Checkpoint.open(tmp_path / "c" / f"step{one['step']}").tensors()
+        y = torch.from_numpy(whole["x"])
+        for layer in range(1, 5):
+            y = nn.functional.linear(y, tensors[f"fc{layer}.weight"], tensors[f"fc{layer}.bias"])
+            y = torch.relu(y) if layer < 4 else y
+        if loss == "mse":
+            assert one["loss"] == pytest.approx(nn.functional.mse_loss(y, torch.from_numpy(whole["target"])).item(), rel=1e-5)
+            continue
+        labels = torch.from_numpy(whole["labels"])
+        assert one["loss"] == pytest.approx(nn.functional.cross_entropy(y, labels).item(), rel=1e-5)
+        assert one["accuracy"] == pytest.approx((y.argmax(1) == labels).float().mean().item())
+
+
+OTHERS = """
+import os
+import numpy as np
+
+def counted(seed):
+    \"\"\"Another number of batches on each rank.\"\"\"
+    for _ in range(1 + int(os.environ["RANK"])):
+        yield {"x": np.zeros((4, 784), np.float32), "labels": np.zeros(4, np.int64)}
+
+def drawn(seed):
+    for _ in range(3):
+        yield {"x": np.full((4, 784), int(os.environ["RANK"]), np.float32), "labels": np.zeros(4, np.int64)}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["counted", "drawn"])
+def test_ranks_that_are_given_other_samples_do_not_evaluate(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "others.py").write_text(OTHERS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    build = compiled(tmp_path / "build", *PLANS["stages"], model=MODEL, loss="cross-entropy:y")
+    assert main(["train", str(build), "--eval-data", f"others:{function}"]) == 3
+    assert f"others:{function}: error[E0460]: ranks were given other samples for the same evaluation" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_later_checkpoints_of_another_training_are_told(
+    build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", str(build), "--checkpoint", str(tmp_path)]
+    assert main([*arguments, "--steps", "3", "--every", "1"]) == 0
+    assert "W0779" not in capsys.readouterr().err
+    assert main([*arguments, "--steps", "1", "--resume", str(tmp_path / "step2")]) == 0
+    assert f"{tmp_path}: warning[W0779]: the folder holds checkpoints of another training: step3" in capsys.readouterr().err
