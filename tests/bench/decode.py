@@ -3,9 +3,9 @@
 A llama of about 270 MB (f32; a fifth of that with int4 weights) in two stages, each on one core, with two groups of eight
 sequences, is asked for as many answers at once. Beside it, in the same run: two independent processes of onnxruntime, each
 with one core, the whole model, a batch of eight and caches in place; and one with two threads and a batch of 16. Printed are
-tokens a second of answers, without prompts; seconds of a step, and over the processor seconds of the slowest stage; the share
-of a core that the driving process takes; and, as root, bytes that cross a cable between two hosts of one stage each, over those
-of the tensors of the cut and of two integers (position, token) for each sequence. Hosts are network namespaces
+medians of rounds: tokens a second of answers, without prompts; seconds of a step, and over the processor seconds of the slowest
+stage; the share of a core that the driving process takes. Then, as root, bytes on a cable between two hosts of one stage
+each, over those of the tensors of the cut and of two integers (position, token) for each sequence. Hosts are network namespaces
 (``tests.bench.hosts``).
 """
 
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--cache", default="inplace", choices=["inplace", "concat"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--whole", nargs=4, metavar=("MODEL", "CORES", "BATCH", "TOKENS"), help=argparse.SUPPRESS)
     parser.add_argument("--wire", metavar="BUILD", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -74,18 +76,24 @@ def main() -> None:
         folder = Path(name)
         stages = compiled(arguments, folder / "stages", BATCH, machines="preset:cpu-2", stages=2, groups=GROUPS)
         alone = compiled(arguments, folder / "alone", 2 * BATCH, machines="preset:cpu-1", groups=1)
-        ours = decoded(stages, arguments.tokens)
-        two = others(stages.folder / "annotated.onnx", ["0", "1"], BATCH, arguments.tokens)
-        one = others(alone.folder / "annotated.onnx", ["0,1"], 2 * BATCH, arguments.tokens)
+        rounds = [
+            (
+                decoded(stages, arguments.tokens),
+                others(stages.folder / "annotated.onnx", ["0", "1"], BATCH, arguments.tokens),
+                others(alone.folder / "annotated.onnx", ["0,1"], 2 * BATCH, arguments.tokens),
+            )
+            for _ in range(arguments.rounds)
+        ]
         wire = None if os.geteuid() else on_the_wire(stages.folder, arguments.tokens)
         needed = sum(channel.nbytes or 0 for channel in Build.open(stages.folder).channels) / BATCH + 16
-    rate = ours.rate
+    rate, two, one = (median(figures) for figures in zip(*((ours.rate, two, one) for ours, two, one in rounds), strict=True))
+    of_two, of_one = median(ours.rate / two for ours, two, _ in rounds), median(ours.rate / one for ours, _, one in rounds)
+    pace, over = median(ours.pace for ours, *_ in rounds), median(ours.pace / ours.slowest for ours, *_ in rounds)
     print(f"two stages of one core, {GROUPS} groups of {BATCH}     {rate:8.1f} tokens/s")
-    print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {rate / two:.2f} of it")
-    print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {rate / one:.2f} of it")
-    print(f"step of a group                          {ours.pace * 1e3:8.1f} ms", end="")
-    print(f", {ours.pace / ours.slowest:.2f} times what the slowest stage computes")
-    print(f"the driving process takes                {ours.share:8.1%} of a core")
+    print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {of_two:.2f} of it")
+    print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {of_one:.2f} of it")
+    print(f"step of a group                          {pace * 1e3:8.1f} ms, {over:.2f} times what the slowest stage computes")
+    print(f"the driving process takes                {median(ours.share for ours, *_ in rounds):8.1%} of a core")
     if wire is not None:
         print(f"bytes per token between two hosts        {wire:8.0f}, {wire / needed:.3f} times those of the cut and integers")
 

@@ -35,7 +35,7 @@ from dnnc.engines.onnxruntime.decoding.wire import (
     PROMPT,
     STEP,
     TOKENS,
-    control_table,
+    control_rows,
     float_bits,
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
@@ -57,7 +57,8 @@ _MOST_LOSSES, _AGAIN_SECONDS = 3, 60.0
 @dataclass(slots=True)
 class Place:
     """Sequence ``number`` of a group. ``kept``: the tokens of its sequence; ``cached``: how many of them its caches have, of
-    the steps under way too; ``drawn``: tokens of its answer; ``reset``: another sequence was here before."""
+    the steps under way too; ``drawn``: tokens of its answer; ``reset``: another sequence was here before; ``how``: words of a
+    table that say how its tokens are drawn."""
 
     number: int
     answer: Answer | None = None
@@ -65,9 +66,12 @@ class Place:
     cached: int = 0
     drawn: int = 0
     reset: bool = False
+    how: tuple[int, ...] = ()
 
     def take(self, answer: Answer) -> None:
         self.answer, self.kept, self.cached, self.drawn, self.reset = answer, list(answer.request.ids), 0, 0, True
+        asked = answer.request
+        self.how = asked.seed, asked.top_k, float_bits(asked.temperature), float_bits(asked.top_p)
 
 
 @dataclass(slots=True)
@@ -176,27 +180,27 @@ class Decoder(Served[Answer]):
         """Feeds a step of a group."""
         decoding, active = self.decoding, [place for place in group.places if place.answer is not None]
         length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
-        table = control_table(decoding.batch, PROMPT if length > 1 else STEP, group.number)
-        ids = np.zeros(decoding.batch * length, np.int64)
+        rows = control_rows(decoding.batch, PROMPT if length > 1 else STEP, group.number)
+        words = [0] * (decoding.batch * length)
         group.drawing = []
         for place in active:
             assert place.answer is not None
             begin = min(place.cached, decoding.context - length)
             tokens = place.kept[begin : begin + length]
-            ids[place.number * length : place.number * length + len(tokens)] = tokens
+            words[place.number * length : place.number * length + len(tokens)] = tokens
             place.cached = begin + len(tokens)
             row = -1
             if place.cached == len(place.kept):
                 row = len(tokens) - 1
                 group.drawing.append((place, place.answer))
-            asked = place.answer.request
-            floats = float_bits(asked.temperature), float_bits(asked.top_p)
-            table[1 + place.number] = (begin, row, place.reset, asked.seed, place.drawn, asked.top_k, *floats)
+            seed, *how = place.how
+            rows[1 + place.number] = (begin, row, int(place.reset), seed, place.drawn, *how)
             place.reset = False
         if not any(other.busy for other in self._groups):
             self._pipeline.begin()
         group.busy = True
         self._under_way[group.drawn_by].append(group)
+        table, ids = np.array(rows, np.int64), np.array(words, np.int64)
         values = {CONTROL: Raw(_INT64, table.shape, table), decoding.ids: Raw(_INT64, ids.shape, ids)}
         for feed in group.feeds:
             feed.queue.append(values)

@@ -6,14 +6,12 @@ the ``ROW`` of the chunk whose logits give its next token, -1 for none; ``RESET`
 before; and how that token is drawn (``sampling``): ``SEED``, ``COUNT``, ``TOP_K``, and the bits of the floats ``TEMPERATURE``
 and ``TOP_P``. The stage that reads token ids gets them too, those of the n tokens of each sequence one after the other.
 
-Imports no third party but numpy, because the process of a device must start fast.
+Imports no third party, because the process of a device must start fast.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from dnnc.onnx.elements import Array
+import struct
 
 CONTROL, TOKENS, LOGITS = "dnnc.control", "dnnc.tokens", "dnnc.logits"
 """Names of the table that each stage gets, of the tokens (int64 ``[batch]``, -1 for none) that the last one sends, and of the
@@ -24,17 +22,18 @@ POSITION, ROW, RESET, SEED, COUNT, TOP_K, TEMPERATURE, TOP_P = range(WORDS)
 STEP, PROMPT = 0, 1
 
 
-def control_table(batch: int, kind: int, group: int) -> Array:
-    """The table of a step in which no sequence takes part yet."""
-    table = np.zeros((1 + batch, WORDS), np.int64)
-    table[0, KIND], table[0, GROUP] = kind, group
-    table[1:, ROW] = -1
-    return table
+_IDLE = (0, -1, 0, 0, 0, 0, 0, 0)
+
+
+def control_rows(batch: int, kind: int, group: int) -> list[tuple[int, ...]]:
+    """The rows of the table of a step in which no sequence takes part yet."""
+    return [(kind, group, *_IDLE[2:]), *[_IDLE] * batch]
 
 
 def float_bits(value: float) -> int:
     """A float as an integer of the same bits."""
-    return int(np.float64(value).view(np.int64))
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
 
 
 __all__ = [
@@ -54,6 +53,6 @@ __all__ = [
     "TOP_K",
     "TOP_P",
     "WORDS",
-    "control_table",
+    "control_rows",
     "float_bits",
 ]

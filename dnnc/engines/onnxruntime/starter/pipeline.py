@@ -109,6 +109,8 @@ class Pipeline:
         self.recovery = recovery or Recovery(self._all.wait)
         self._begun = time.monotonic_ns()
         self._feeding: dict[int, Iterator[None]] = {}
+        self._blocked: set[int] = set()  # feeds whose free slots are waited for
+        self._checked = 0.0
         self.failures: list[Failed] = []
         self.busy = True  # whether microbatches are under way, so that something has to move
 
@@ -155,8 +157,7 @@ class Pipeline:
             assert process.popen.stderr is not None
             os.set_blocking(process.popen.stderr.fileno(), False)
             self._selector.register(process.popen.stderr, selectors.EVENT_READ, ("stderr", process))
-        for feed in self._all.feeds:
-            self._selector.register(feed.side.descriptors.read, selectors.EVENT_READ, ("free", feed))
+        self._blocked.clear()
         for sink in self._all.sinks:
             self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(process.ready for process in self._all.every):
@@ -296,10 +297,21 @@ class Pipeline:
         self.busy, self._begun = True, time.monotonic_ns()
 
     def feed_on(self, feed: StarterEnd) -> None:
-        """Feeds microbatches until no slot is free."""
+        """Feeds microbatches until no slot is free; then the selector waits for one. Raises EOFError."""
         generator = self._feeding.get(id(feed))
-        if generator is not None and next(generator, _FED) is _FED:
+        if generator is None:
+            return
+        if not feed.side.has_free_slot:
+            feed.side.refill()
+        blocked = next(generator, _FED) is not _FED
+        if not blocked:
             del self._feeding[id(feed)]
+        if blocked != (id(feed) in self._blocked):
+            self._blocked ^= {id(feed)}
+            if blocked:
+                self._selector.register(feed.side.descriptors.read, selectors.EVENT_READ, ("free", feed))
+            else:
+                self._forget(feed.side.descriptors.read)
 
     def wait(self) -> list[StarterEnd]:
         """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure.
@@ -308,7 +320,7 @@ class Pipeline:
         tokens: of outputs that have arrived it is known whether they are those of a failed microbatch (``failures``)."""
         timeout = self.options.timeout
         ready: list[StarterEnd] = []
-        for key, _ in self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4)):
+        for key, _ in self._selector.select(_period(timeout)):
             what, subject = key.data
             if what == "free":
                 self._read_tokens(subject)
@@ -326,7 +338,8 @@ class Pipeline:
                 self._read_answers(process)
         if any(process.closed or process.wrong is not None for process in self._all.every):
             self.raise_failure()
-        if timeout is not None:
+        if timeout is not None and (now := time.monotonic()) >= self._checked:
+            self._checked = now + _period(timeout)
             self._check_time(timeout)
         return ready
 
@@ -502,6 +515,11 @@ def _events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]
             if channel is not None:
                 said.integer(channel, "a channel", 0, ENDLESS)
     return events
+
+
+def _period(timeout: float | None) -> float:
+    """Seconds between two looks at what the processes do."""
+    return 0.5 if timeout is None else min(0.5, timeout / 4)
 
 
 def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:

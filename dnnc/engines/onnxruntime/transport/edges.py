@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import select
 import struct
 import tempfile
 from collections import defaultdict, deque
@@ -239,10 +240,18 @@ class Sender(Side):
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         super().__init__(edge, descriptors)
         self.free = deque(range(edge.ring))
+        self._in_parts = any(value.parts > 1 for value in edge.values)
+        self._released = select.poll()
+        self._released.register(descriptors.read, select.POLLIN)
 
     def read_tokens(self) -> None:
         """Takes back slots that the consumer has released. Blocks and raises as ``Side.read_tokens``."""
         self.free += [slot for slot, *_ in self._read()]
+
+    def refill(self) -> None:
+        """Takes back slots whose tokens are there already. Raises EOFError when the consumer's process has ended."""
+        if self._released.poll(0):
+            self.read_tokens()
 
     @property
     def has_free_slot(self) -> bool:
@@ -256,7 +265,7 @@ class Sender(Side):
     def send(self, slot: int, first: int, count: int, parts: int = 0) -> None:
         """Hands over ``count`` values of ``slot`` from number ``first`` on, all of known size and written to their places.
         ``parts``: how many of their parts are in use, 0 for all. Raises EOFError when the consumer's process has ended."""
-        self._write(slot, first, count, parts if any(value.parts > 1 for value in self.edge.values) else 0)
+        self._write(slot, first, count, parts if self._in_parts else 0)
 
     def send_streaming(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
         """As ``send``, for values of unknown size too: copies these from ``values``. Yields while it needs a free slot; the
