@@ -309,7 +309,9 @@ class MeshesSearch:
             shares=self.shares_of(module, topology),
         )
 
-        def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
+        def searching(
+            among: Submeshes, strategy: str = "", overlap: float | None = None, other: Bounding | None = None
+        ) -> StageSearch:
             bounding = Bounding(
                 module,
                 topology,
@@ -323,6 +325,7 @@ class MeshesSearch:
                 family=self.family,
                 strategy=strategy,
                 overlap=overlap,
+                other=other,
                 progress=context.progress,
             )
             return StageSearch(bounding, gap=gap, incumbent=worth_finding(context))
@@ -365,8 +368,9 @@ class MeshesSearch:
         if self.training:
             overlaps = (UNSUMMED,) if avoids_sums(module) else overlaps_on(types)
         best, bound, missing, ends = None, 0.0, "", now() + self.time_limit
+        search: StageSearch | None = None
         for number, overlap in enumerate(overlaps):
-            search = searching(overlap=overlap)
+            search = searching(overlap=overlap, other=search.bounding if search is not None else None)
             search.incumbent = min(search.incumbent, best.value if best is not None else math.inf)
             found = search.search(self.stages, (ends - now()) / (len(overlaps) - number))
             bound, best = max(bound, search.bound), found or best

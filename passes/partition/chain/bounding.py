@@ -107,13 +107,16 @@ class Bounding:
         family: str = "",
         strategy: str = "",
         overlap: float | None = None,
+        other: Bounding | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so many
         ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the plan of that name (``named``) of the
         whole function, on meshes of one shape; raises UnfitError where there is none. ``overlap``: as of ``build``, of sums of
         gradients in training, of which problems so count too few: a bound holds for every plan, and what a stage really
-        exposes is seen once it is solved."""
+        exposes is seen once it is solved. ``other``: bounds of the same plans with another overlap; of a run the
+        greater one counts."""
+        self.other = other
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy = strategy
         self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
@@ -121,7 +124,8 @@ class Bounding:
         self.memory = memory
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
-        self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
+        builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
+        self.builder = builder if other is None else other.builder
         self.links = meshes.links
         if self.links.returns != training:
             raise AssertionError("the blocks have the links of another objective")
@@ -148,6 +152,7 @@ class Bounding:
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
+        self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
         self.blocks = meshes.blocks
         self.beside = self.links_of(0)
 
@@ -173,6 +178,16 @@ class Bounding:
 
     def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
         """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
+        own = self.own_table(block, before, behind)
+        if self.other is None:
+            return own
+        other = self.other.table(block, before, behind)
+        if (key := (id(own), id(other))) not in self.greater:
+            self.greater[key] = own, other, Table.of(np.maximum(own.seconds, other.seconds))
+        return self.greater[key][2]
+
+    def own_table(self, block: Block, before: bool, behind: bool) -> Table:
+        """As ``table``, with this overlap alone."""
         links, key = self.beside[block.number], self.likeness(block, before, behind)
         if key not in self.tables:
             form, count = self.forms[block.form], math.prod(block.mesh.sizes)
@@ -258,6 +273,8 @@ class Bounding:
                 break
             few, limit = fewest, most / (flushes + fewest - 1) if flushes else most
         self.volumes = volumes_of(self.base, self.units.ops, reach)
+        if self.other is not None:
+            self.other.better(most, flushes)
         most_sent = max((int(value.stages.max()) for value in self.volumes.again), default=1)
         self.beside = self.links_of(most_sent - 1)
         self.tables = {}
@@ -365,6 +382,8 @@ class Bounding:
             self.progress(f"mesh {form.mesh}", None)
             self.equip(form, self.built(form.mesh))
             self.forget(form)
+            if self.other is not None:
+                self.other.cutter(self.other.forms[self.forms.index(form)])
             self.took[axes] = max(self.took.get(axes, 0.0), now() - began)
         assert form.cutter is not None
         return form.cutter
@@ -415,6 +434,8 @@ class Bounding:
 
     def price(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
         """Looks for the price of memory under which a run is bounded best."""
+        if self.other is not None:
+            self.other.price(run, sides, ends)
         form = self.forms[run.block.form]
         limit, key = self.limit(form.mesh), (self.units.key(run.first, run.behind), *sides)
         if limit is None or key in form.priced:

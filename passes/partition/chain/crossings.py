@@ -160,6 +160,7 @@ class Links:
         self.latency: Floats | None = None
         class_of = {name: number for number, names in enumerate(device_classes(topology)) for name in names}
         self.classes = [class_of[device.name] for device in devices]
+        self.hosts = [device.host for device in devices]
         if 1 < len(devices) <= MOST_PAIRS:
             count = len(devices)
             self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
@@ -194,17 +195,17 @@ class Links:
         latency, reached = float(self.latency[pairs].min()), self.bandwidth[pairs].max(axis=0)
         if replicas:  # each receives all of its microbatches; the slowest counts
             return Link(latency, float(reached.min()))
-        part = self.shared(earlier, own, len(own))
-        return Link(latency, float(min(reached.min(), part)), alone=float(min(reached.max(), part * len(own))))
+        alone = float(min(reached.max(), self.shared(earlier, own)))
+        return Link(latency, float(min(reached.min(), self.part(own, earlier))), alone=alone)
 
     def behind(self, own: Sequence[int], later: Sequence[int], replicas: bool) -> Link:
         """The best link of any member to a later device: one member may send for all. ``further``: to any device beside."""
         if self.latency is None or not later or not self.paying[own].all():
             return self.best
-        part = math.inf if replicas else self.shared(own, later, len(own))
         pairs = np.ix_(own, later)
         latency, reached = float(self.latency[pairs].min()), self.bandwidth[pairs].max(axis=0)
-        alone = 0.0 if replicas else float(min(reached.max(), part * len(own)))
+        part = math.inf if replicas else self.part(own, later)
+        alone = 0.0 if replicas else float(min(reached.max(), self.shared(own, later)))
         others = np.setdiff1d(np.arange(len(self.latency)), own)
         beside = np.ix_(np.array(own), others)
         latencies = np.sort(self.latency[beside].min(axis=0)).tolist()
@@ -212,13 +213,21 @@ class Links:
         further = tuple(zip(latencies[1:], bandwidths[1:], strict=True))
         return Link(latency, float(min(reached.max(), part)), further, alone)
 
-    def shared(self, senders: Sequence[int], receivers: Sequence[int], members: int) -> float:
-        """A member's part of the narrowest medium that all routes between the two sides cross; inf where there is none."""
+    def part(self, own: Sequence[int], others: Sequence[int]) -> float:
+        """The bandwidth of a member of ``own`` while all pass on equal parts: that of the members on one host, which share what
+        all their routes to ``others`` cross, where it is least."""
+        by_host: dict[str, list[int]] = {}
+        for number in own:
+            by_host.setdefault(self.hosts[number], []).append(number)
+        return min(self.shared(members, others) / len(members) for members in (own, *by_host.values()))
+
+    def shared(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
+        """The bandwidth of the narrowest medium that all routes between the two sides cross; inf where there is none."""
         ways = ((senders, receivers), (receivers, senders)) if self.returns else ((senders, receivers),)
         media = np.arange(len(self.media))
         routes = (self.crosses[np.ix_(media, np.array(one), np.array(other))] for one, other in ways)
         narrowest = (self.media[crossed.all(axis=(1, 2))].min(initial=np.inf) for crossed in routes)
-        return float(max(narrowest)) / members
+        return float(max(narrowest))
 
 
 __all__ = ["Link", "Links", "Volumes", "reaches", "stages_needed", "volumes_of"]

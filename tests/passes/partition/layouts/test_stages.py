@@ -31,6 +31,7 @@ from passes.partition.chain.stages import StageSearch
 from passes.partition.chain.submeshes import Block, SharesOf, Submeshes, submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.layouts.mesh.speeds import Speeds
+from passes.partition.layouts.problem.build import OVERLAPS
 from passes.partition.layouts.problem.problem import ShardProblem
 from passes.plan.written import written
 from passes.programs.schedule import SchedulePass
@@ -113,18 +114,24 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
-    bounding = Bounding(
-        module,
-        topology,
-        network(topology),
-        found,
-        meshes,
-        memory=memory,
-        training=microbatches > 0,
-        microbatches=max(1, microbatches),
-    )
-    plan = StageSearch(bounding).search(stages, 60.0)
-    return (plan.bound, plan.value) if plan else (math.inf, math.inf)
+    bounding, value, bound = None, math.inf, 0.0
+    for overlap in OVERLAPS if microbatches else (None,):
+        bounding = Bounding(
+            module,
+            topology,
+            network(topology),
+            found,
+            meshes,
+            memory=memory,
+            training=microbatches > 0,
+            microbatches=max(1, microbatches),
+            overlap=overlap,
+            other=bounding,
+        )
+        search = StageSearch(bounding, incumbent=value)
+        plan = search.search(stages, 60.0)
+        value, bound = plan.value if plan else value, max(bound, search.bound)
+    return min(bound, value), value
 
 
 def shares_of(module: Module) -> SharesOf:
