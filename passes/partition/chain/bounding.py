@@ -125,7 +125,7 @@ class Bounding:
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
         builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
-        self.builder = builder if other is None else other.builder
+        self.builder: Builder = builder if other is None else other.builder
         self.links = meshes.links
         if self.links.returns != training:
             raise AssertionError("the blocks have the links of another objective")
