@@ -37,7 +37,7 @@ from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.costs.exchange import BUCKET
-from passes.costs.learning import recomputes, updated_bytes
+from passes.costs.learning import recomputes
 from passes.costs.op_time import (
     bandwidth_of,
     body_seconds,
@@ -204,7 +204,7 @@ def _updates(facts: Facts, replicas: int = 1, most: int = 0) -> dict[str, list[f
             moved = summed = 0.0
             for name in names:
                 size = facts.weights[name]
-                moved += updated_bytes(size, facts.learned.state[name]) / memory if memory else 0.0
+                moved += facts.learned.update[name] / memory if memory else 0.0
                 if most and not type_.free_transfers:
                     summed += 2 * (size / bandwidth + replicas * size / max(size, BUCKET) * latency)  # for each of r - 1
             ends = (r * (moved - hidden) + (r - 1) * summed for r in {replicas, most or replicas})

@@ -25,7 +25,7 @@ from ir.core.topology import Device
 from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.costs.exchange import BUCKET
-from passes.costs.learning import saved_values, updated_bytes
+from passes.costs.learning import saved_values
 from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads
@@ -209,7 +209,7 @@ class Search:
         for v in _positions(own):
             for name in self.first[v]:
                 size = self.facts.weights[name]
-                seconds += updated_bytes(size, self.facts.learned.state[name]) / bandwidth if bandwidth else 0.0
+                seconds += self.facts.learned.update[name] / bandwidth if bandwidth else 0.0
                 if replicas > 1 and not type_.free_transfers:
                     part = size / max(size, BUCKET)
                     summed = 2 * (replicas - 1) * (size / replicas / port.bandwidth + part * port.latency)

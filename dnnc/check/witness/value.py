@@ -22,7 +22,6 @@ from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
 from ir.ops.rows import edge_slots
 from passes.costs.exchange import BUCKET
-from passes.costs.learning import updated_bytes
 from passes.costs.memory.liveness import SLOTS, stated_bytes
 from passes.costs.network import Path
 from passes.costs.op_time import bandwidth_of
@@ -199,7 +198,7 @@ class Stages:
             }
             waiting = math.fsum(one.seconds for name, one in sums.items() if name not in left)
             summed = waiting + exposed(one for name, one in sums.items() if name in left)
-        moved = sum(updated_bytes(facts.weights[name], facts.learned.state[name]) for name in names)
+        moved = sum(facts.learned.update[name] for name in names)
         bandwidth = bandwidth_of(type_)
         return summed + (moved / bandwidth if bandwidth else 0.0)
 

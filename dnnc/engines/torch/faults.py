@@ -377,6 +377,20 @@ class WeightDiffers(Fault, code="E0775"):
     allowed: str
 
 
+class GradientDiffers(Fault, code="E0779"):
+    """A gradient in a step differs from that of the unsplit model by more than rounding of 16 bits explains."""
+
+    message = (
+        "the gradient of weight '{weight}' in step {step} differs from the unsplit model's: {difference} of its range, allowed "
+        "{allowed}"
+    )
+    hint = "plan.ir shows the ops that make it: look for '%{weight}.grad'"
+    weight: str
+    step: int
+    difference: str
+    allowed: str
+
+
 class NothingCompared(Fault, code="E0776"):
     """Rounding alone changes every weight by more than a wrong plan would, so the check says nothing."""
 

@@ -5,7 +5,8 @@ The oracle runs the forward ops of ``plan.ir``'s entry function on the same samp
 one piece where the model allows it (``batch``), else microbatch by microbatch. Autograd and torch.optim do what the programs do
 by their own ops, and the oracle itself counts the labels that the loss of a step is divided by. After each step every trained
 weight is compared: its largest difference over its range is at most 1e-6 for SGD and 1e-5 for Adam, beside four units in the
-last place of its largest element; where products are computed in 16 bits, at most 5e-3 (``NARROW``).
+last place of its largest element. Where products are computed in 16 bits, and each step has a flush, gradients are compared in
+place of weights, step by step (``single_steps``); of Adafactor, and without a flush, weights to 5e-3 (``NARROW``).
 
 Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
 attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
@@ -37,9 +38,12 @@ from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
 from dnnc.engines.torch.check.optimizers import Scaler, move_averages, optimizer_of
+from dnnc.engines.torch.check.single_steps import TOLD_BY, SingleSteps
 from dnnc.engines.torch.check.unsplit import forward_only, initial_weights
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
+from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import (
+    GradientDiffers,
     LossDiffers,
     ModelLossNotFinite,
     ModelWeightNotFinite,
@@ -66,8 +70,12 @@ AVERAGES = 1e-5
 LOSS = 1e-5
 """The difference of losses that passes, over the loss where that is larger than 1."""
 NARROW = 5e-3
-"""The same of weights and losses where products are computed in 16 bits: a number of bfloat16 is rounded by up to 4e-3, and
+"""The same of gradients and losses where products are computed in 16 bits: a number of bfloat16 is rounded by up to 4e-3, and
 plans round other sums."""
+ROUNDED = 2.0
+"""How many times as far as rounding weights otherwise takes a gradient of 16 bits that of ranks may be; 0.62 times was seen."""
+LOOSE_GRADIENT = 0.5
+"""The most that is allowed for rounding of 16 bits, over the range of a gradient."""
 NOISE = 50.0
 """How many times as far as two runs of the oracle a rank may be: each follows rounding errors of its own, and 15 times was
 seen. A wrong gradient shows in the weights that do not follow rounding errors."""
@@ -80,7 +88,8 @@ LOOSE = 0.1
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What was compared. ``late``: how many updates at most the weights lack that a stage works with. ``worst``: the largest
-    difference over its range of a weight that was, and its name; ``loose``: weights that rounding alone changes too much;
+    difference over its range of a weight that was, and its name, or where steps were compared by themselves (``single``) of its
+    gradient; ``loose``: weights that rounding alone changes too much;
     ``noisy``: those that were allowed more. ``apart``: why the unsplit model took its microbatches one by one; empty where it
     took the batch of each step in one piece."""
 
@@ -92,6 +101,7 @@ class Verdict:
     noisy: tuple[str, ...]
     loose: tuple[str, ...]
     apart: str
+    single: bool = False
 
     @property
     def text(self) -> str:
@@ -99,9 +109,10 @@ class Verdict:
         when = f"each of {self.steps}" if not self.late else f"{self.steps}"
         model = "the unsplit model" + (f" with weights up to {self.late} updates old" if self.late else "")
         batch = "each batch in one piece" if not self.apart else f"microbatches one by one: {self.apart}"
+        of, each = ("a gradient's range", ", each by itself,") if self.single else ("a weight's range", "")
         return (
-            f"passed: {self.weights} weights after {when} steps are those of {model}; largest difference "
-            f"{self.worst[0]:.1e} of a weight's range ({self.worst[1] or 'none'}), {self.loss:.1e} of a loss\n"
+            f"passed: {self.weights} weights after {when} steps{each} are those of {model}; largest difference "
+            f"{self.worst[0]:.1e} of {of} ({self.worst[1] or 'none'}), {self.loss:.1e} of a loss\n"
             f"the unsplit model took {batch}"
         )
 
@@ -152,23 +163,14 @@ class Oracle:
         rates = self.recipe.schedule.at
         self.schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, rates) for optimizer in self.optimizers]
         self.moving, self.scaler = step.averages, Scaler(self.recipe.loss_scale)
+        self.taken, self.scale_before = True, self.scaler.scale.clone()
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
-        read = {**self.weights, **{name: versions[0].requires_grad_(True) for name, versions in self.versions.items()}}
-        trained, weights = [read[name] for name in self.trained], [self.weights[name] for name in self.trained]
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        total = 0.0
-        for loss in self.losses(read):
-            add_gradients(weights, torch.autograd.grad(loss * self.scaler.scale, trained, allow_unused=True))
-            total += loss.item()
-        self.averages.settle(self.weights)
-        taken = self.scaler.unscale(weights)
-        if self.recipe.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(weights, self.recipe.clip_norm)
+        total = self.backward()
+        self.judge()
         for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
-            if taken:
+            if self.taken:
                 optimizer.step()
             with warnings.catch_warnings(action="ignore"):  # where the first step is skipped, the rate moves first
                 scheduler.step()
@@ -178,6 +180,26 @@ class Oracle:
             versions.append(self.weights[name].detach().clone())
         self.done += 1
         return total
+
+    def backward(self) -> float:
+        """Compute the gradients of the next step, of a scaled loss if it has a scale, and return its loss."""
+        read = {**self.weights, **{name: versions[0].requires_grad_(True) for name, versions in self.versions.items()}}
+        trained, weights = [read[name] for name in self.trained], [self.weights[name] for name in self.trained]
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        total = 0.0
+        for loss in self.losses(read):
+            add_gradients(weights, torch.autograd.grad(loss * self.scaler.scale, trained, allow_unused=True))
+            total += loss.item()
+        self.averages.settle(self.weights)
+        return total
+
+    def judge(self) -> None:
+        """Undo the scale of the gradients and clip their norm; ``taken``: whether they are finite."""
+        weights, self.scale_before = [self.weights[name] for name in self.trained], self.scaler.scale.clone()
+        self.taken = self.scaler.unscale(weights)
+        if self.recipe.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(weights, self.recipe.clip_norm)
 
     def losses(self, read: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
         """What adds up to the loss of the next step: that of its batch, or the share of each of its microbatches."""
@@ -255,9 +277,23 @@ class Checker:
     @cached_property
     def narrow(self) -> float:
         """``NARROW`` where the model computes in 16 bits, else 0."""
+        return NARROW if self.sixteen is not None else 0.0
+
+    @cached_property
+    def sixteen(self) -> DType | None:
+        """The type of 16 bits in which the model computes, if it does."""
         made = (without_layout(value.type) for op in self.step.module.entry.ops for value in op.results)
-        found = any(isinstance(type_, TensorType) and type_.dtype in (DType.BF16, DType.F16) for type_ in made)
-        return NARROW if found else 0.0
+        types = {type_.dtype for type_ in made if isinstance(type_, TensorType)}
+        return next((dtype for dtype in (DType.BF16, DType.F16) if dtype in types), None)
+
+    @cached_property
+    def single(self) -> SingleSteps | None:
+        """What compares steps by themselves; None where weights are compared."""
+        names = {op.name.removeprefix("grad.") for op in self.oracle.trained.values()}
+        if self.sixteen is None or self.step.schedule.periodic or not names <= TOLD_BY.keys():
+            return None
+        before = {name: tensor.detach().clone() for name, tensor in self.oracle.weights.items()}
+        return SingleSteps(self.step, self.oracle, lambda: self._oracle(0), torch_dtype(self.sixteen), before)
 
     @cached_property
     def shaken(self) -> list[Oracle]:
@@ -282,9 +318,12 @@ class Checker:
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
+        single = self.single
         self.advance()
+        if single is not None:
+            self._compare_single(single, {f"@{name}": tensor for name, tensor in weights.items()})
         for name, tolerance in self.compared.items():
-            if name in self.loose:
+            if name in self.loose or (single is not None and name not in self.oracle.averages.held):
                 continue
             mine, theirs = self.oracle.weights[name].detach(), weights[name[1:]]
             scale = _range(mine)
@@ -303,6 +342,32 @@ class Checker:
             beyond = max(0.0, difference - _last_places(mine)) / scale  # a range may be no more than rounding
             if beyond > self.worst[0]:
                 self.worst = (beyond, name[1:])
+
+    def _compare_single(self, single: SingleSteps, after: Mapping[str, torch.Tensor]) -> None:
+        """Gradients of the step, and what follows from them; the next step then begins with what the ranks have."""
+        for name, op in self.oracle.trained.items():
+            gradient, places = single.theirs(name, after)
+            for other, expected, found in single.following(name, gradient, after):
+                difference, scale = _furthest(expected, found), _range(expected)
+                allowed = TOLERANCES[op.name.removeprefix("grad.")] * scale + _last_places(expected)
+                if not difference <= allowed:
+                    self._fail(other, difference, scale, allowed)
+            if name in self.loose or not self.oracle.taken:
+                continue
+            mine = single.mine(name)
+            scale, difference = _range(mine), _furthest(mine, gradient)
+            allowed = NARROW * scale + places
+            if not difference <= allowed:
+                noise = ROUNDED * single.noise(name)
+                if noise > LOOSE_GRADIENT * scale and math.isfinite(difference):
+                    self.loose[name] = None
+                    continue
+                if not difference <= allowed + noise:
+                    self._fail(name, difference, scale, allowed + noise, GradientDiffers)
+                self.noisy[name] = None
+            if (beyond := max(0.0, difference - places) / scale) > self.worst[0]:
+                self.worst = (beyond, name[1:])
+        single.go_on(after)
 
     def advance(self) -> None:
         """Do a step, whose loss can then be compared."""
@@ -330,7 +395,7 @@ class Checker:
             raise CheckFailed(NothingCompared(), where=str(self.folder))
         late = max(self.step.delays.values(), default=0)
         told = self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose), self.oracle.apart
-        return Verdict(len(self.losses), compared, late, *told)
+        return Verdict(len(self.losses), compared, late, *told, self.single is not None)
 
     def _noise(self, name: str, mine: torch.Tensor) -> float:
         """How far rounding alone takes a weight."""
@@ -346,11 +411,18 @@ class Checker:
         while len(self.shaken_losses) < steps:
             self.shaken_losses.append(tuple(shaken.advance() for shaken in self.shaken))
 
-    def _fail(self, name: str, difference: float, scale: float, allowed: float) -> None:
+    def _fail(
+        self,
+        name: str,
+        difference: float,
+        scale: float,
+        allowed: float,
+        fault: type[WeightDiffers | GradientDiffers] = WeightDiffers,
+    ) -> None:
         stage = next((stage for stage in self.step.stages if any(_assigns(op, name) for op in stage.ops)), None)
         where = f"stage {stage.index} on {', '.join(stage.devices)}" if stage is not None else str(self.folder)
         parts = f"{difference / scale:.2g}", f"{allowed / scale:.2g}"
-        raise CheckFailed(WeightDiffers(name[1:], self.oracle.done, *parts), where=where)
+        raise CheckFailed(fault(name[1:], self.oracle.done, *parts), where=where)
 
     def _last_stage(self) -> str:
         stage = self.step.stages[-1]

@@ -43,7 +43,7 @@ def checker(noise: float) -> Checker:
     made = Checker(cast(Any, SimpleNamespace(step=step)), "synthetic", 0)
     oracle = SimpleNamespace(weights={"@w": weight}, done=1, advance=lambda: 1.0)
     shaken = SimpleNamespace(weights={"@w": weight + noise}, advance=lambda: 1.0 + noise)
-    vars(made).update(oracle=oracle, shaken=[shaken], compared={"@w": 1e-6}, narrow=0.0)
+    vars(made).update(oracle=oracle, shaken=[shaken], compared={"@w": 1e-6}, narrow=0.0, single=None)
     return made
 
 
