@@ -151,7 +151,9 @@ def test_steps_are_those_of_autocast(name: str, tmp_path: Path) -> None:
     trained = weights(tmp_path / "out/step5")
     for key, value in module.named_parameters():
         moved = float((value.detach() - before[key]).norm())
-        assert float((trained[key] - value.detach()).norm()) <= 0.02 * moved + 2e-5, key  # a bias before a normalisation hardly moves
+        assert float((trained[key] - value.detach()).norm()) <= 0.02 * moved + 2e-5, (
+            key
+        )  # a bias before a normalisation hardly moves
 
 
 @pytest.mark.slow
