@@ -16,17 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from dnnc.build.training import Step
 from dnnc.engines.torch.check.optimizers import move_averages, optimizer_of
+from dnnc.engines.torch.check.oracle import Oracle
 from ir.core.ops import Op
 from ir.ops.optimizers import NESTEROV, STATE, UpdateOperands, hyperparameters
-
-if TYPE_CHECKING:
-    from dnnc.engines.torch.check.check import Oracle
 
 SHAKEN = 3
 """Gradients from weights that are rounded otherwise: what one of them changes is a matter of chance."""

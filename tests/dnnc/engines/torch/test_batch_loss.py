@@ -21,7 +21,7 @@ safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 't
 import ir  # noqa: E402
 from dnnc.build.snapshot import Snapshot  # noqa: E402
 from dnnc.data.samples import open_data  # noqa: E402
-from dnnc.engines.torch.check.check import Oracle  # noqa: E402
+from dnnc.engines.torch.check.oracle import Oracle  # noqa: E402
 from dnnc.engines.torch.files import TrainingFiles  # noqa: E402
 from dnnc.engines.torch.statements.run import run_function  # noqa: E402
 from dnnc.onnx import DIALECTS  # noqa: E402

@@ -12,7 +12,8 @@ from ir.core.diagnostics import CheckFailed
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
-from dnnc.engines.torch.check.check import Checker, add_gradients  # noqa: E402
+from dnnc.engines.torch.check.check import Checker  # noqa: E402
+from dnnc.engines.torch.check.oracle import add_gradients  # noqa: E402
 
 
 def test_gradients_that_are_views_of_one_tensor_are_summed_apart() -> None:
