@@ -130,6 +130,7 @@ class Session:
         top_p: float = 1.0,
         seed: int = 0,
         stop: Iterable[int] | int = (),
+        states: Mapping[str, Any] | None = None,
     ) -> Answer:
         """The tokens that follow ``ids``, one by one as they come: an iterator, and with ``async for`` one of asyncio. Any
         thread may ask; several answers are generated together, and what waits for a place begins when another ends.
@@ -139,12 +140,15 @@ class Session:
         most likely one. Else it is drawn from the ``top_k`` most likely ones (0: all), of them from the fewest that have the
         probability ``top_p`` together, with random numbers of ``seed``: the same request has the same answer.
 
+        ``states``: arrays by name of what the sequence is given where it begins, where the model reads such: keys and values
+        that an encoder made, of one sequence, for no more positions than the build was compiled for.
+
         Raises InvalidInput for ids that are not the model's, no ids, or too many for the context; UsageError for numbers out of
         range, and for a build that is of no language model. The iterator raises RuntimeFailure where a device ends."""
         with python_terms():
             if self._decoding is None or isinstance(self._running, Stream):
                 raise UsageError(NoDecoding(), where=str(self._files.folder))
-            request = Request.of(self._decoding, ids, max_tokens, temperature, top_k, top_p, seed, stop)
+            request = Request.of(self._decoding, ids, max_tokens, temperature, top_k, top_p, seed, stop, states)
             return self._running.ask(request)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Outputs:

@@ -27,15 +27,17 @@ from typing import Any
 
 from ir.core.types import DType, TensorType
 
-ROLES = ("ids", "mask", "positions", "position", "lengths")
+ROLES = ("ids", "mask", "positions", "position", "lengths", "given")
 """What an input of a decoder is to a step of s tokens in each of B sequences: token ids [B, s], the mask of all positions
-[B, T], the position of each token [B, s], that of the first one [B], and the count of filled positions behind the step [B]."""
+[B, T], the position of each token [B, s], that of the first one [B], the count of filled positions behind the step [B], and
+what a sequence is given where it begins: a state without a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """A tensor that stays in the process of ``stage``. ``dtype`` as the IR writes it. ``axis``: along which new positions are
-    written, so that input and output may be one buffer; None where each step makes the whole tensor anew."""
+    written, so that input and output may be one buffer; None where each step makes the whole tensor anew. ``result``: empty
+    of a state ``[batch, ..]`` that is given where a sequence begins, and is in each stage that reads it."""
 
     name: str
     result: str
@@ -74,6 +76,12 @@ class Decoding:
         """Bytes of the states of one group."""
         types = (TensorType(DType(state.dtype), state.shape) for state in self.states)
         return sum(type_.nbytes or 0 for type_ in types)
+
+    @property
+    def given(self) -> dict[str, State]:
+        """The states that a sequence is given where it begins, by name; of one in several stages, that of the first."""
+        states = [state for state in self.states if not state.result]
+        return {state.name: next(one for one in states if one.name == state.name) for state in states}
 
     def of_stage(self, stage: int) -> tuple[State, ...]:
         return tuple(state for state in self.states if state.stage == stage)

@@ -66,6 +66,7 @@ from ir.core.diagnostics import visible_json
 from ir.core.facets import SYNCS, StageSet, sync_of
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.names import bare
+from ir.core.ops import all_reads
 from ir.core.topology import Topology
 from ir.core.types import TensorType, Type
 from ir.text.witness import KEY as WITNESS
@@ -137,18 +138,16 @@ def _decoding(module: Module, plan: Plan, members: Mapping[int, list[str]]) -> d
     stage_of = {f"%{name}": stage for stage, names in members.items() for name in names}
     makers = {value.name: stage_of[op.id] for op in plain(module).entry.ops for value in op.results if op.id in stage_of}
     ids, position, logits = (str(facts.get(f"decoding.{key}", "")) for key in ("ids", "position", "logits"))
+
+    def read_in(name: str) -> list[int]:
+        return sorted({stage for op in entry.ops if name in all_reads(op) for stage in op.facet(StageSet, StageSet(())).stages})
+
     told = Decoding(
         states=tuple(
-            State(
-                bare(name),
-                state.result,
-                makers.get(f"%{state.result}", 0),
-                type_.dtype.value,
-                _shape(type_),
-                state.axis,
-            )
+            State(bare(name), state.result, stage, type_.dtype.value, _shape(type_), state.axis)
             for name, state in states.items()
             if isinstance(type_ := resources[name].type, TensorType)
+            for stage in (read_in(name) if not state.result else [makers.get(f"%{state.result}", 0)])
         ),
         ids=ids,
         position=position,

@@ -67,9 +67,12 @@ class Steps:
         self.caches: list[_Cache] = []
         self.sizes: dict[str, int] = {}
 
-    def begin(self) -> None:
-        """Empties all states."""
-        self.caches = [self._empty(state) for state in self.decoding.states]
+    def begin(self, given: Sequence[Mapping[str, Array]] = ()) -> None:
+        """Empties all states; ``given``: what each sequence is given (``given_arrays``)."""
+        self.caches = [self._empty(state) for state in {state.name: state for state in self.decoding.states}.values()]
+        for cache in self.caches:
+            for row, arrays in enumerate(given if not cache.state.result else ()):
+                cache.value.data[row] = arrays[cache.state.name]
 
     def logits(self, position: int, tokens: Sequence[int]) -> Array:
         """The logits ``[batch, vocabulary]`` behind these tokens, one of each sequence, all at ``position``. Raises what
@@ -87,7 +90,7 @@ class Steps:
     def _empty(self, state: State) -> _Cache:
         declared, shape, kind = self.ports[state.name].shape, list(state.shape), ""
         if state.axis is not None:
-            before, after = declared[state.axis], (self.after[state.result] or declared)[state.axis]
+            before, after = declared[state.axis], self.after[state.result][state.axis]
             if isinstance(before, int):
                 kind = IN_PLACE if before == shape[state.axis] else APPENDED
                 shape[state.axis] = before

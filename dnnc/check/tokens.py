@@ -14,14 +14,14 @@ were rewritten as those of the stages were, so that a fault of the rewriting is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from dnnc.build.build import Build
-from dnnc.build.decoding import Decoding
+from dnnc.build.decoding import Decoding, State
 from dnnc.check.compare import EXACT, compare, roundings_of
 from dnnc.check.dataflow import precisions
 from dnnc.check.faults import ModelDoesNotRun
@@ -38,6 +38,7 @@ from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.transport.codec import from_user
 from dnnc.onnx.elements import Array
 from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.types import DType
 from ir.system.scratch import scratch_folder
 
 ANSWER = 64
@@ -60,11 +61,16 @@ def check_tokens(
     sequence. Raises InvalidInput for a build that generates no tokens, RuntimeFailure where a stage does not run."""
     start, decoding = time.perf_counter(), require_decoding(build)
     prompts = _prompts(decoding, seed)
+    given = _given(decoding, len(prompts), seed)
     progress("generate tokens", None)
     run = decoding_build(build, logits=True)
     with processes_on(run, options, cluster, warn) as far, Decoder(build, options, far, logits=True) as decoder:
-        asked = [decoder.ask(Request.of(decoding, prompt, ANSWER, 0.0, 0, 1.0, 0, ())) for prompt in prompts]
-        answered = [Answered(prompt, list(answer), answer.logits) for prompt, answer in zip(prompts, asked, strict=True)]
+        requests = [
+            Request.of(decoding, prompt, ANSWER, 0.0, 0, 1.0, 0, (), states)
+            for prompt, states in zip(prompts, given, strict=True)
+        ]
+        answers = [(answer, list(answer)) for answer in [decoder.ask(request) for request in requests]]
+    answered = [Answered(answer.request.ids, tokens, answer.logits, answer.request.given) for answer, tokens in answers]
     progress("run the unsplit model", None)
     judge = Judge.of(build, decoding, tolerance)
     with scratch_folder() as scratch:
@@ -106,13 +112,26 @@ def _prompts(decoding: Decoding, seed: int) -> list[list[int]]:
     return [generator.integers(0, decoding.vocabulary, n).tolist() for n in lengths[: max(2, decoding.batch * decoding.groups)]]
 
 
+def _given(decoding: Decoding, count: int, seed: int) -> list[dict[str, Array]]:
+    """Random arrays for what each of ``count`` sequences is given; masks are 1."""
+    generator = np.random.Generator(np.random.Philox(seed + 1))
+    states = [state for state in decoding.given.values() if "mask" not in state.name]
+
+    def drawn(state: State) -> Array:
+        return generator.standard_normal(state.shape[1:], np.float32).astype(DType(state.dtype).numpy_name)
+
+    return [{state.name: drawn(state) for state in states} for _ in range(count)]
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A prompt, the tokens that the stages answered, and the logits ``[vocabulary]`` that they drew each from."""
+    """A prompt, the tokens that the stages answered, the logits ``[vocabulary]`` that they drew each from, and what the
+    sequence was given (``given_arrays``)."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
     logits: Sequence[Array]
+    given: Mapping[str, Array] = field(default_factory=dict)
 
 
 Differences = tuple[tuple[float, int], tuple[float, int]]
@@ -143,7 +162,7 @@ class Judge:
         worst: list[list[tuple[float, int]]] = [[(0.0, 0), (0.0, 0)] for _ in answers]
         texts = [[*answer.prompt, *answer.tokens] for answer in answers]
         padded = [*texts, *[[0]] * (steps.decoding.batch - len(texts))]
-        steps.begin()
+        steps.begin([answer.given for answer in answers])
         for position in range(max(map(len, texts)) - 1):
             rows = steps.logits(position, [text[min(position, len(text) - 1)] for text in padded]).astype(np.float32)
             for answer, text, row, found in zip(answers, texts, rows, worst, strict=False):

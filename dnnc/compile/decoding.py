@@ -92,7 +92,8 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     if context is None:
         return options
     if options.model.startswith(ZOO):
-        sizes = {"context": context, "seq": step} | ({} if options.batch is None else {"batch": options.batch})
+        length = "target_seq" if options.model.removeprefix(ZOO).startswith("t5") else "seq"  # of a step
+        sizes = {"context": context, length: step} | ({} if options.batch is None else {"batch": options.batch})
         parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
     imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
@@ -166,7 +167,8 @@ def _sizes(
         shape = _shape(type_)
         if name not in {pair.source for pair in pairs} and shape:
             _bind(found, shape[0], batch)
-            _bind(found, shape[-1], context if roles.get(name) is Role.MASK else step)
+            if roles.get(name) is not Role.GIVEN:
+                _bind(found, shape[-1], context if roles.get(name) is Role.MASK else step)
     return found
 
 
@@ -205,7 +207,7 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
     chunk = min(options.chunk or CHUNK, options.context - 1)
     if chunk <= 1:
         return None
-    if recurrent := [state.result for state in planned.states.values() if state.axis is None]:
+    if recurrent := [state.result for state in planned.states.values() if state.axis is None and state.result]:
         reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
         context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
         return None

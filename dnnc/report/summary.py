@@ -117,10 +117,13 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
     )
 
 
+GIVEN = "given where a sequence begins"
+
+
 def _states(module: Module) -> tuple[tuple[str, str, str], ...]:
     """The states of a module, and the inputs that would be states if they were asked for."""
     entry = module.entry
-    kept = [(name[1:], state.result, "a state") for name, state in module.states.items()]
+    kept = [(name[1:], state.result, "a state" if state.result else GIVEN) for name, state in module.states.items()]
     cached = [(pair.source, pair.result, "a cache: --context keeps it") for pair in caches(entry)]
     named = [(pair.source, pair.result, f"--state {pair} keeps it") for pair in recurrent(entry)]
     return (*kept, *cached, *named)

@@ -25,6 +25,8 @@ def check_states(findings: Findings) -> None:
         for fault in _own_faults(state, state.data):
             findings.add("INV24", f"of {name}: {fault}", state)
         result = f"%{state.data.result}"
+        if not state.data.result:
+            continue
         if func is not None and result not in results:
             findings.add("INV24", f"{name} becomes '{state.data.result}', which is no result of {func.name}", state)
         elif func is not None and results[result] != state.type:
@@ -34,7 +36,9 @@ def check_states(findings: Findings) -> None:
             findings.add("INV24", f"{name} becomes '{state.data.result}', as {first} does", state)
     if func is not None:
         _check_places(
-            findings, func, {name: f"%{one.data.result}" for name, one in states.items() if isinstance(one.data, State)}
+            findings,
+            func,
+            {name: f"%{one.data.result}" for name, one in states.items() if isinstance(one.data, State) and one.data.result},
         )
     _check_stages(findings, states)
 
@@ -72,7 +76,7 @@ def _check_stages(findings: Findings, states: dict[str, Resource]) -> None:
         returned = {value.name for value in stage.results}
         for name in dict.fromkeys(name for op in stage.ops for name in all_reads(op) if name in states):
             data = states[name].data
-            if isinstance(data, State) and f"%{data.result}" not in returned:
+            if isinstance(data, State) and data.result and f"%{data.result}" not in returned:
                 findings.add("INV24", f"{stage.name} reads {name} but does not return '{data.result}'", stage)
 
 

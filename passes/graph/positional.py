@@ -1,16 +1,17 @@
 """What a step of a decoder computes from the positions of its tokens alone: masks, position ids, rotary angles.
 
 Such values are small and cheap, and every stage is given ``position``: a stage that needs one computes it. So none of them
-crosses between stages (``spread``), and a search need not count one that does.
+crosses between stages (``spread``), and a search need not count one that does. The same holds for the mask of an encoder, a
+state ``[batch, length]`` that is given where a sequence begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 
 from ir.core.facets import StageSet
 from ir.core.module import Module
+from ir.core.types import TensorType, Type
 from passes.graph.graph import reads
 
 POSITION = "decoding.position"
@@ -18,13 +19,15 @@ POSITION = "decoding.position"
 
 
 def positional(module: Module) -> frozenset[int]:
-    """The ops of the entry function, by number, that compute with positions and constants alone; none without positions."""
+    """The ops of the entry function, by number, that compute with positions, given masks and constants alone; none without
+    positions."""
     func = module.entry
     position = f"%{dict(func.attributes)[POSITION].value}" if POSITION in dict(func.attributes) else ""
     if not position or position == "%":
         return frozenset()
-    states: Container[str] = module.states
-    known, found = {position}, []
+    states, resources = module.states, module.resources
+    masks = {name for name, state in states.items() if not state.result and _rank(resources[name].type) <= 2}
+    known, found = {position, *masks}, []
     for i, op in enumerate(func.ops):
         names = list(reads(op))
         if known.intersection(names) and all(name in known or (name[0] == "@" and name not in states) for name in names):
@@ -32,6 +35,10 @@ def positional(module: Module) -> frozenset[int]:
             known.update(value.name for value in op.results)
     outputs = {value.name for value in func.results}
     return frozenset(i for i in found if not any(value.name in outputs for value in func.ops[i].results))
+
+
+def _rank(type_: Type) -> int:
+    return len(type_.shape or ()) if isinstance(type_, TensorType) else 0
 
 
 def spread(module: Module) -> Module:

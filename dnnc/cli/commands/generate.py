@@ -72,6 +72,14 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="N,N..", help="Tokens that end an answer. Repeatable.")
     ] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(
+            "--states",
+            metavar="FILE.npz",
+            help="Of a decoder that reads what an encoder made: its outputs, one row for each prompt or one for all.",
+        ),
+    ] = None,
     threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
     cluster: opt.ClusterOption = "",
@@ -110,8 +118,9 @@ def generate(
     decoding = require_decoding(files)
     if words is not None and (last := max(words.get_vocab().values(), default=0)) >= decoding.vocabulary:
         raise InvalidInput(TokenizerOfOtherModel(last, decoding.vocabulary), where=str(tokenizer))
+    given = _states(states, len(prompts))
     requests = [
-        Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends)
+        Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends, given[number])
         for number, tokens in enumerate(prompts)
     ]
     require_here(files.files, hosts=1 if stated is None else None)
@@ -131,6 +140,21 @@ def generate(
     elif len(told) > 1:
         for one in told:
             put(one.get("text", ",".join(map(str, one["ids"]))))
+
+
+def _states(path: Path | None, count: int) -> list[dict[str, Any]]:
+    """What each of ``count`` prompts is given: its row of the arrays of a file, or the only row."""
+    if path is None:
+        return [{}] * count
+    from dnnc.data.npz import read_npz
+    from dnnc.engines.onnxruntime.decoding.faults import WrongState
+
+    arrays = read_npz(path)
+    for name, array in arrays.items():
+        if array.shape[:1] not in ((1,), (count,)):
+            found = f"{array.dtype}{list(array.shape)}"
+            raise InvalidInput(WrongState(name, found, f"a first dimension of {count}, or of 1,"), where=str(path))
+    return [{name: array[number % len(array)][None] for name, array in arrays.items()} for number in range(count)]
 
 
 def _told(answer: Answer, words: Any, *, stream: bool) -> dict[str, Any]:

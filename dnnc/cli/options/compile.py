@@ -94,7 +94,8 @@ Roles = Annotated[
         "--role",
         metavar="NAME=ROLE",
         help="With --context: what an input of an unusual name is: ids or positions (integers [batch, length]), mask (integers "
-        "[batch, positions], 1 for a token), position or lengths (integers [batch], of caches in place). Repeatable.",
+        "[batch, positions], 1 for a token), position or lengths (integers [batch], of caches in place), given (where a "
+        "sequence begins, as by an encoder). Repeatable.",
     ),
 ]
 Context = Annotated[

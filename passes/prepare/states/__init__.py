@@ -77,6 +77,8 @@ class StatesPass(Pass):
         if any(axis is not None for axis in axes.values()):
             decoder = Decoder(module, pairs, {pair: axis for pair, axis in axes.items() if axis is not None}, self.roles)
             module = decoder.rewritten()
+            given = tuple(Pair(arg.name[1:], "") for arg in decoder.given)
+            pairs, axes = (*pairs, *given), {**axes, **dict.fromkeys(given)}
         module = _with_states(module, pairs, axes, self.groups)
         context.count(self.name, states=len(pairs), in_place=sum(axis is not None for axis in axes.values()))
         return module
@@ -118,13 +120,13 @@ def _continues(maker: Op, pair: Pair) -> bool:
 def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int | None], groups: int) -> Module:
     """``module`` with the arguments of ``pairs`` as states."""
     func, taken = module.entry, {symbol.name for symbol in module.symbols}
-    results = {value.name: value for value in func.results}
+    types = {value.name: value.type for value in (*func.results, *func.args)}
     renamed: dict[str, str] = {}
     states = []
     for pair in pairs:
         name = unique(f"@{pair.source}", taken)
         renamed[f"%{pair.source}"] = name
-        states.append(Resource(name, results[f"%{pair.result}"].type, State(pair.result, axes[pair], groups)))
+        states.append(Resource(name, types[f"%{pair.result or pair.source}"], State(pair.result, axes[pair], groups)))
     args = tuple(arg for arg in func.args if arg.name not in renamed)
     module = module.replace(func, replace(func, args=args, ops=renamed_ops(func.ops, renamed)))
     return insert_symbols(module, states)

@@ -26,7 +26,8 @@ I64 = DType.I64
 
 
 class Decoder:
-    """One decoder. ``axes``: of the pairs that are caches, the axis of positions; ``roles``: as ``NAME=ROLE``."""
+    """One decoder. ``axes``: of the pairs that are caches, the axis of positions; ``roles``: as ``NAME=ROLE``; ``given``: the
+    arguments that are given where a sequence begins, once ``rewritten`` has run."""
 
     def __init__(self, module: Module, pairs: Sequence[Pair], axes: Mapping[Pair, int], roles: Sequence[str] = ()) -> None:
         self.module, self.func, self.axes = module, module.entry, axes
@@ -49,6 +50,7 @@ class Decoder:
             if pair not in axes and self.batch > 1 and shape.count(self.batch) != 1:
                 raise InvalidInput(BatchNotTold(pair.source, "x".join(map(str, shape)), self.batch), where=pair.source)
         of_pairs = {f"%{pair.result}" for pair in pairs}
+        self.given: list[Value] = []
         self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
 
     def _ids(self) -> Value:
@@ -78,10 +80,10 @@ class Decoder:
             "decoding.inputs": tuple(f"{name}={role}" for name, role in self.roles.items()),
         }
         sources = {f"%{pair.source}" for pair in self.axes}
-        kept = [arg for arg in self.func.args if arg.name == self.ids.name or arg not in self.others or arg.name in sources]
+        kept = [arg for arg in self.func.args if arg not in self.others or arg.name in sources or arg in self.given]
         entry = replace(
             entry,
-            args=(self.ids, self.writer.position, *(arg for arg in kept if arg.name != self.ids.name)),
+            args=(self.ids, self.writer.position, *kept),
             ops=(*_used(self.writer.ahead, ops), *ops),
             attributes=attributes({**dict(entry.attributes), **facts}),
         )
@@ -92,7 +94,9 @@ class Decoder:
         whose sizes are not those of its role."""
         type_, shape, writer, role = arg.type, _shape(arg), self.writer, self.roles.get(arg.name[1:])
         assert isinstance(type_, TensorType)
-        if role is Role.MASK and shape == (self.batch, self.context):
+        if role is Role.GIVEN and shape[:1] == (self.batch,):
+            self.given.append(arg)
+        elif role is Role.MASK and shape == (self.batch, self.context):
             seen = writer.op("onnx.Less", f"{arg.name[1:]}.seen", (writer.slots(2), writer.after()), shape, DType.BOOL)
             writer.add("onnx.Cast", arg.name, (seen,), type_, to=ONNX_TYPES[type_.dtype])
         elif role is Role.POSITIONS and shape == (self.batch, self.step):

@@ -60,7 +60,7 @@ class CacheNotInPlace(Fault, code="E4106"):
 class NotOneInput(Fault, code="E4107"):
     """An input of a decoder is none that a step can make by itself."""
 
-    message = "the input {name} is neither token ids, nor a cache, a mask of 1 for tokens, or positions"
+    message = "the input {name} is neither token ids, nor a cache, a mask of 1 for tokens, positions, or what an encoder gives"
     hint = "its type is {type}; name a state by --state IN=OUT, an input of another name by --role NAME=ROLE"
     name: str
     type: str

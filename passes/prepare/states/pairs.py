@@ -35,7 +35,8 @@ _RECURRENT = (
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A state: ``source``, the input that holds it before a step, and ``result``, what it becomes (names without ``%``).
-    ``grows``: the axis along which the result is longer; None where both have one shape."""
+    ``grows``: the axis along which the result is longer; None where both have one shape. A state that is given to a sequence
+    and then read alone has no result."""
 
     source: str
     result: str

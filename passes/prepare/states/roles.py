@@ -32,6 +32,9 @@ class Role(StrEnum):
     """Integers ``[B]``: the position of the first token, where the step is written in a cache."""
     LENGTHS = "lengths"
     """Integers ``[B]``: the positions of a cache that have tokens after the step."""
+    GIVEN = "given"
+    """``[B, ..]``, of any type: given once, where a sequence begins, and read by each of its steps. Keys and values of an
+    encoder, and its mask."""
 
 
 Use = tuple[str, int]
@@ -40,8 +43,8 @@ Use = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An input has ``role`` where it has ``rank`` dimensions and every one of the other marks. ``words``: of which its name has
-    one; ``without``: of which it has none; ``reader``: its only use."""
+    """An input has ``role`` where it has ``rank`` dimensions (0: any number but 0) and every one of the other marks. ``words``:
+    of which its name has one; ``without``: of which it has none; ``reader``: its only use."""
 
     role: Role
     rank: int
@@ -60,12 +63,15 @@ class Row:
 
     def has_type(self, arg: Value) -> bool:
         type_ = arg.type
+        if self.role is Role.GIVEN:
+            return isinstance(type_, TensorType) and bool(type_.shape)
         if not isinstance(type_, TensorType) or type_.shape is None or len(type_.shape) != self.rank:
             return False
         return type_.dtype.is_integer or (self.booleans and type_.dtype is DType.BOOL)
 
 
 TABLE = (
+    Row(Role.GIVEN, 0, words=("encoder",)),
     Row(Role.MASK, 2, words=("mask",), without=("padding",), booleans=True),  # a mask of padding says the opposite
     Row(Role.POSITIONS, 2, words=("position",)),
     Row(Role.POSITION, 1, reader=("onnx.TensorScatter", 2)),

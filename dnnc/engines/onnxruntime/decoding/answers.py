@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
 from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.faults import PromptEmpty, PromptTooLong, SamplingOutOfRange, TokenOutOfRange
+from dnnc.engines.onnxruntime.decoding.given import given_arrays
 from dnnc.onnx.elements import Array
 from ir.core.diagnostics import Fault, InvalidInput, UsageError
 
@@ -23,7 +24,8 @@ _MOST = (1 << 63) - 1
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is asked for. ``ids``: the prompt; ``max_tokens``: of the answer, None for what the context holds; ``stop``: tokens
-    that end the answer and are no part of it. How tokens are drawn: ``sampling.next_token``."""
+    that end the answer and are no part of it; ``given``: as ``given.given_arrays`` returns it. How tokens are drawn:
+    ``sampling.next_token``."""
 
     ids: tuple[int, ...]
     max_tokens: int | None = None
@@ -32,6 +34,7 @@ class Request:
     top_p: float = 1.0
     seed: int = 0
     stop: frozenset[int] = frozenset()
+    given: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -44,8 +47,10 @@ class Request:
         top_p: float,
         seed: int,
         stop: Iterable[int] | int,
+        states: Mapping[str, Any] | None = None,
     ) -> Request:
-        """Raises InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range."""
+        """Raises InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range, and
+        as ``given_arrays``."""
         max_tokens = None if max_tokens is None else _whole("max_tokens", max_tokens)
         top_k, seed = _whole("top_k", top_k), _whole("seed", seed)
         temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
@@ -69,7 +74,7 @@ class Request:
             fault = PromptTooLong(len(tokens), decoding.context, decoding.context - 1)
         if fault is not None:
             raise InvalidInput(fault, where="ids")
-        return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends)
+        return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends, given_arrays(decoding, states or {}))
 
 
 def _each(name: str, values: Any) -> Iterable[Any]:

@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -29,8 +30,10 @@ import numpy as np
 
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.decoding.answers import CLOSED, CONTEXT, LENGTH, STOP, Answer, Request
+from dnnc.engines.onnxruntime.decoding.given import given_bytes
 from dnnc.engines.onnxruntime.decoding.wire import (
     CONTROL,
+    GIVEN,
     LOGITS,
     PROMPT,
     STEP,
@@ -44,12 +47,12 @@ from dnnc.engines.onnxruntime.starter.recovery import Recovery
 from dnnc.engines.onnxruntime.starter.served import FeedQueue, Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.codec import Raw
-from dnnc.onnx.elements import BY_NAME
+from dnnc.onnx.elements import BY_NAME, Array
 
 if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
-_INT64 = BY_NAME["int64"].number
+_INT64, _UINT8 = BY_NAME["int64"].number, BY_NAME["uint8"].number
 _MOST_LOSSES, _AGAIN_SECONDS = 3, 60.0
 """On this host, a decoder goes on after so many losses within these seconds, and draws its next token within them."""
 
@@ -102,6 +105,9 @@ class Decoder(Served[Answer]):
         self.decoding = require_decoding(build)
         recovery = Recovery(_AGAIN_SECONDS, _MOST_LOSSES) if processes is None else None
         super().__init__(Pipeline(decoding_build(build, logits), options, processes, recovery), "dnnc-decoder")
+        every = ((stage.index, self.decoding.of_stage(stage.index)) for stage in build.stages)
+        given = {stage: [state for state in states if not state.result] for stage, states in every}
+        self._given = {stage: states for stage, states in given.items() if states}
         batch = range(self.decoding.batch)
         self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
@@ -182,6 +188,7 @@ class Decoder(Served[Answer]):
         length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
         rows = control_rows(decoding.batch, PROMPT if length > 1 else STEP, group.number)
         words = [0] * (decoding.batch * length)
+        given: list[Mapping[str, Array]] = []
         group.drawing = []
         for place in active:
             assert place.answer is not None
@@ -195,6 +202,8 @@ class Decoder(Served[Answer]):
                 group.drawing.append((place, place.answer))
             seed, *how = place.how
             rows[1 + place.number] = (begin, row, int(place.reset), seed, place.drawn, *how)
+            if place.reset:
+                given.append(place.answer.request.given)
             place.reset = False
         if not any(other.busy for other in self._groups):
             self._pipeline.begin()
@@ -202,6 +211,9 @@ class Decoder(Served[Answer]):
         self._under_way[group.drawn_by].append(group)
         table, ids = np.array(rows, np.int64), np.array(words, np.int64)
         values = {CONTROL: Raw(_INT64, table.shape, table), decoding.ids: Raw(_INT64, ids.shape, ids)}
+        for stage, states in self._given.items():
+            data = given_bytes(states, given)
+            values[f"{GIVEN}.{stage}"] = Raw(_UINT8, data.shape, data)
         for feed in group.feeds:
             feed.queue.append(values)
             self._pipeline.feed(feed.end, feed)

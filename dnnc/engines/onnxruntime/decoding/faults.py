@@ -52,3 +52,41 @@ class GeneratesTokens(Fault, code="E1907"):
 
     message = "the session generates tokens: its states are those of its sequences"
     hint = "ask session.generate(ids), or compile the model without --context"
+
+
+class StateMissing(Fault, code="E1908"):
+    """A model that reads what an encoder made was asked for tokens without it."""
+
+    message = "the model reads {name}, which a sequence is given where it begins; none is given"
+    hint = "give arrays for {names}: generate(ids, states={{name: array}}), or --states FILE.npz"
+    name: str
+    names: tuple[str, ...]
+
+
+class StateUnknown(Fault, code="E1909"):
+    """An array is given for what is no state of the model."""
+
+    message = "'{name}' is none of the states that a sequence of this model is given: {known}"
+    name: str
+    names: tuple[str, ...]
+
+    @property
+    def known(self) -> str:
+        return ", ".join(self.names) or "there are none"
+
+
+class WrongState(Fault, code="E1910"):
+    """An array that a sequence is given has another type than its state."""
+
+    message = "{name} is {found}; {expected} expected"
+    name: str
+    found: str
+    expected: str
+
+
+class GivenTooShort(Fault, code="E1911"):
+    """An array is shorter than its state, and no mask of the model would hide the rest."""
+
+    message = "{name} is shorter than the build's, and the model has no mask that would hide the rest"
+    hint = "give arrays of full length, or compile for this length"
+    name: str

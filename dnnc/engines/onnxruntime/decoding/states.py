@@ -12,7 +12,7 @@ Imports no third party but numpy and onnxruntime, because the process of a devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from dnnc.engines.onnxruntime.decoding.sampling import next_token
 from dnnc.engines.onnxruntime.decoding.wire import (
     CONTROL,
     COUNT,
+    GIVEN,
     GROUP,
     KIND,
     LOGITS,
@@ -140,8 +141,10 @@ class StatefulProgram:
         self.parts = 1 if kind == STEP else 0
         if table is not None:
             np.copyto(self._position, table[1:, POSITION])
-            for sequence in np.flatnonzero(table[1:, RESET]):
-                self._reset(group, int(sequence))
+            new = np.flatnonzero(table[1:, RESET]).tolist()
+            for sequence in new:
+                self._reset(group, sequence)
+            self._take_given(group, new, binding.feeds)
         key = (kind, group, self._turns[group])
         if key not in binding.made:
             binding.made[key] = self._bound(binding, *key)
@@ -166,7 +169,7 @@ class StatefulProgram:
                 _bind(bound.bind_input, bound.bind_ortvalue_input, name, spec, buffers[name][turn % len(buffers[name])])
             else:
                 _bind(bound.bind_input, None, name, spec, own[name] if name in own else _place(name, spec, binding.feeds))
-        results = {state["result"]: buffers[state["name"]] for state in self.told["states"]}
+        results = {state["result"]: buffers[state["name"]] for state in self.told["states"] if state["result"]}
         logits = self._logits.get(kind)
         for name, spec in model.outputs.items():
             if name in results:
@@ -208,11 +211,11 @@ class StatefulProgram:
         """The buffers of a state, all zeros: bytes, or on a GPU tensors there."""
         element = BY_NAME[_numpy_name(state["dtype"])]
         spec = self.models[0].inputs.get(state["name"])
-        if spec is None or state["result"] not in self.models[0].outputs:
+        if spec is None or (state["result"] and state["result"] not in self.models[0].outputs):
             raise ValueError(f"the program does not read '{state['name']}' and write '{state['result']}'")
         if spec.shape != tuple(state["shape"]) or spec.element != element.number:
             raise ValueError(f"state '{state['name']}' is {spec.shape} in the program, {tuple(state['shape'])} in the plan")
-        count = 1 if state["axis"] is not None else 2
+        count = 1 if state["axis"] is not None or not state["result"] else 2
         size = nbytes(element, spec.shape)
         if self._cuda:
             zeros = np.zeros(spec.shape, np.dtype(element.carrier))
@@ -220,11 +223,30 @@ class StatefulProgram:
             return [make(zeros, "cuda", 0) for _ in range(count)]
         return [np.zeros(max(size, 1), np.uint8) for _ in range(count)]
 
+    def _take_given(self, group: int, new: Sequence[int], feeds: Mapping[str, Raw]) -> None:
+        """Writes what the ``new`` sequences of a group are given (``given.given_bytes``) into their states."""
+        raw = next((value for name, value in feeds.items() if name.startswith(GIVEN)), None)
+        data = np.empty(0, np.uint8) if raw is None else raw.data.reshape(-1)
+        if raw is None or not data.size:
+            return
+        for sequence in new:
+            for state, buffers in zip(self.told["states"], self._states[group], strict=True):
+                if state["result"]:
+                    continue
+                size = nbytes(BY_NAME[_numpy_name(state["dtype"])], tuple(state["shape"])) // self.told["batch"]
+                if isinstance(buffers[0], np.ndarray):
+                    buffers[0][sequence * size :][:size] = data[:size]
+                else:
+                    values = buffers[0].numpy()
+                    values.reshape(-1).view(np.uint8)[sequence * size :][:size] = data[:size]
+                    buffers[0].update_inplace(values)
+                data = data[size:]
+
     def _reset(self, group: int, sequence: int) -> None:
         """Zeros of a sequence's recurrent states, of which one dimension is the batch (the pass ``states`` refuses others). A
         cache needs none: what another sequence has left there is masked."""
         for state, buffers in zip(self.told["states"], self._states[group], strict=True):
-            if state["axis"] is not None:
+            if state["axis"] is not None or not state["result"]:
                 continue
             shape, batch = tuple(state["shape"]), self.told["batch"]
             own: tuple[Any, ...] = () if batch == 1 else (*(slice(None),) * shape.index(batch), sequence)

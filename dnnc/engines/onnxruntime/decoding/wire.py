@@ -16,6 +16,9 @@ import struct
 CONTROL, TOKENS, LOGITS = "dnnc.control", "dnnc.tokens", "dnnc.logits"
 """Names of the table that each stage gets, of the tokens (int64 ``[batch]``, -1 for none) that the last one sends, and of the
 logits that each was drawn from (float32 ``[batch, vocabulary]``), which it sends where a check asks for them."""
+GIVEN = "dnnc.given"
+"""The name, with the number of a stage behind a dot, of what new sequences are given there: bytes (``given.given_bytes``) of
+those that have ``RESET``, in their order."""
 WORDS = 8
 KIND, GROUP = 0, 1
 POSITION, ROW, RESET, SEED, COUNT, TOP_K, TEMPERATURE, TOP_P = range(WORDS)
@@ -39,6 +42,7 @@ def float_bits(value: float) -> int:
 __all__ = [
     "CONTROL",
     "COUNT",
+    "GIVEN",
     "GROUP",
     "KIND",
     "LOGITS",

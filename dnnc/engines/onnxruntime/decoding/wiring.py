@@ -12,7 +12,7 @@ from typing import Any
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
 from dnnc.build.decoding import Decoding, prompt_name
 from dnnc.engines.onnxruntime.decoding.faults import NoDecoding
-from dnnc.engines.onnxruntime.decoding.wire import CONTROL, LOGITS, TOKENS, WORDS
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, GIVEN, LOGITS, TOKENS, WORDS
 from ir.core.diagnostics import InvalidInput
 
 
@@ -39,7 +39,7 @@ def decoding_build(build: Build, logits: bool = False) -> Build:
         stages.append(
             replace(
                 stage,
-                inputs=(control, words) if reads else (control,),
+                inputs=(control, *((words,) if reads else ()), *_given(stage, decoding)),
                 outputs=drawn if draws else (),
                 receives=tuple(_longest(channel, decoding) for channel in stage.receives),
                 sends=tuple(_longest(channel, decoding) for channel in stage.sends),
@@ -51,7 +51,8 @@ def decoding_build(build: Build, logits: bool = False) -> Build:
         (device, tuple(replace(action, microbatch=0) for action in actions)) for device, actions in build.schedule.rows
     )
     schedule = replace(build.schedule, rows=rows)
-    return replace(build, stages=tuple(stages), inputs=(control, words), outputs=drawn, schedule=schedule)
+    inputs = (control, words, *(port for stage in stages for port in _given(stage, decoding)))
+    return replace(build, stages=tuple(stages), inputs=inputs, outputs=drawn, schedule=schedule)
 
 
 def role_of(build: Build, stage: StageProgram, replica: int) -> dict[str, Any]:
@@ -63,6 +64,13 @@ def role_of(build: Build, stage: StageProgram, replica: int) -> dict[str, Any]:
     served = [group for group, by in enumerate(stage.serves) if by == replica] if stage.serves else [0]
     told = {**replace(decoding, states=decoding.of_stage(stage.index)).to_json(), "served": served}
     return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 else {})}
+
+
+def _given(stage: StageProgram, decoding: Decoding) -> tuple[ValueInfo, ...]:
+    """The input of a stage that reads what sequences are given: as many bytes as new sequences need."""
+    if all(state.result for state in decoding.of_stage(stage.index)):
+        return ()
+    return (ValueInfo(f"{GIVEN}.{stage.index}", "uint8", (None,), "tensor<?xu8>"),)
 
 
 def _longest(channel: Channel, decoding: Decoding) -> Channel:

@@ -11,7 +11,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from passes.prepare.states import Role, roles_of
 
-IDS, MASK, POSITIONS, POSITION, LENGTHS = Role
+IDS, MASK, POSITIONS, POSITION, LENGTHS, GIVEN = Role
 
 
 def func(inputs: dict[str, tuple[DType, tuple[int | str, ...]]], *ops: Op) -> Func:
@@ -47,6 +47,14 @@ def test_readers_tell_where_a_step_is_written() -> None:
     assert found == {"ids": IDS, "at": POSITION, "many": LENGTHS}
     added = Op("onnx.Add", ("%at", "%at"), ())
     assert "at" not in roles_of(func({"ids": STEP, "at": numbers}, write, added), ())
+
+
+def test_what_an_encoder_gives() -> None:
+    """Keys and values that no result continues, and a mask."""
+    keys = (DType.F32, ("batch", 2, "length", 8))
+    inputs = {"input_ids": STEP, "encoder_attention_mask": (DType.I64, ("batch", "length")), "past.0.encoder.key": keys}
+    assert roles_of(func(inputs), ()) == {"input_ids": IDS, "encoder_attention_mask": GIVEN, "past.0.encoder.key": GIVEN}
+    assert roles_of(func({"input_ids": STEP, "memory": keys}), (), ["memory=given"]) == {"input_ids": IDS, "memory": GIVEN}
 
 
 def test_a_person_says_more() -> None:
