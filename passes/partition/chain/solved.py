@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
 from passes.costs.learning import InFlight
-from passes.costs.memory.footprint import buffer_bytes, lacking
+from passes.costs.memory.footprint import Footprint, buffer_bytes, lacking
 from passes.costs.network import Network
 from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes
 from passes.meshes.costs.price import Decisions, price
@@ -57,7 +57,7 @@ MOST_TRIES = 5
 class StageTask:
     """A stage that is to be solved: the ``run`` and its ``ops``, its problem, cut by ``cutter``, and its ``border``;
     ``in_flight``: of how many microbatches it holds what their backward passes need; ``buffers``: bytes of those for what it
-    receives."""
+    receives of stages before it; ``returned``: of those for gradients of what it makes, by name and layout."""
 
     run: StageRun
     ops: tuple[int, ...]
@@ -66,6 +66,7 @@ class StageTask:
     border: Border
     in_flight: int
     buffers: int = 0
+    returned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def given(self) -> ShardInput:
@@ -184,9 +185,8 @@ class StageSolver:
                 maker, layout = made_in[name]
                 size = self.size(cutter, name, layout, sequence.parties[maker][0], sequence.parties[number][0])
                 buffers += buffer_bytes("sum", maker, number, size)
-            for name in leaving if self.bounding.training else ():
-                buffers += self.returned(sequence, cutter, name, number, readers[name])
-            stage = StageTask(run, ops, cutter, problem, border, in_flight, buffers)
+            returned = {name: self.returned(sequence, cutter, name, number, readers[name]) for name in leaving}
+            stage = StageTask(run, ops, cutter, problem, border, in_flight, buffers, returned)
             plan = self.plan_of(stage)
             if plan is None:
                 return number
@@ -237,6 +237,7 @@ class StageSolver:
             tuple(tuple(row.tolist()) for row in border.send.values()),
             tuple(name in border.whole for name in border.send),
             stage.buffers,
+            tuple(stage.returned.values()),
         )
         if key not in self.plans:
             plan = self.fitting(stage)
@@ -265,7 +266,7 @@ class StageSolver:
         other = fitter.lower(first, True, min(self.until, now() + LONGEST))
         found = min((one for one in (plan, other) if one is not None), key=lambda one: one.value, default=None)
         if found is None and fitter.nearest is not None:
-            needs = replace(fitter.nearest, buffers=stage.buffers)
+            needs = replace(fitter.nearest, buffers=fitter.nearest.buffers + stage.buffers)
             self.nearest = lacking("a stage of the nearest needs", needs, run.block.mesh.devices[0], limit)
         return found
 
@@ -322,13 +323,18 @@ class StageSolver:
         nodes = cutter.given.problem.values[cutter.number[name]].readers
         return sorted({sequence.home[node] for node, _ in nodes if node in sequence.home} - {number})
 
-    def returned(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> int:
-        """Bytes of buffers of the gradients of a value that come back from its readers, in the smallest layout."""
-        if name not in self.bounding.base.trained:
-            return 0
-        here, layouts = sequence.parties[number][0], cutter.given.layouts[name].placements
-        least = (min(self.size(cutter, name, one, here, sequence.parties[reader][0]) for one in layouts) for reader in readers)
-        return sum(buffer_bytes("sum", reader, number, size, returns=True) for reader, size in zip(readers, least, strict=True))
+    def returned(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> tuple[int, ...]:
+        """Bytes of buffers of the gradients of a value that come back from its readers, by the layout in which it is made."""
+        layouts, parties = cutter.given.layouts[name].placements, sequence.parties
+        if not self.bounding.training or name not in self.bounding.base.trained:
+            return (0,) * len(layouts)
+        return tuple(
+            sum(
+                buffer_bytes("sum", r, number, self.size(cutter, name, one, parties[number][0], parties[r][0]), returns=True)
+                for r in readers
+            )
+            for one in layouts
+        )
 
     def send_seconds(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value to all its readers, by the layout in which it makes it."""
@@ -406,6 +412,11 @@ class _StageFitter(Fitter):
 
     def staged(self, choices: Sequence[int]) -> Staged:
         return self.solver.staged(self.stage, truthful(self.given, choices))
+
+    def footprint(self, choices: Sequence[int]) -> Footprint:
+        found, stage = super().footprint(choices), self.stage
+        returned = sum(sizes[stage.made(choices, name)] for name, sizes in stage.returned.items() if any(sizes))
+        return replace(found, buffers=returned)
 
     @property
     def func(self) -> Func:

@@ -112,13 +112,16 @@ class Fitter:
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
-        if not self.training:
-            found = self.alive.needs(choices)
-        else:
-            found = footprint(self.func, self.resources, self.synchronised(choices))
+        found = self.footprint(choices)
         if self.nearest is None or found.total < self.nearest.total:
             self.nearest = found
         return found
+
+    def footprint(self, choices: Sequence[int]) -> Footprint:
+        """The same, counted anew."""
+        if self.training:
+            return footprint(self.func, self.resources, self.synchronised(choices))
+        return self.alive.needs(choices)
 
     def fits(self, choices: Sequence[int]) -> bool:
         return self.limit is None or self.needs(choices).total <= self.limit
