@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, TRAINING
-from ir.core.outcomes import AGREE, TIGHT
+from ir.core.outcomes import AGREE
 from ir.core.topology import Device, DeviceType, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.memory.footprint import overfull
@@ -43,7 +43,6 @@ from passes.meshes.costs.price import Bill
 from passes.meshes.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
 from passes.meshes.notation import EQUAL, Along, lowest, read_shares, shares_text
 from passes.meshes.undecided import undecided
-from passes.partition.bridge.lattice_search import MICROBATCHES
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.stages import StageSearch, StagesPlan, stages_by_name
 from passes.partition.chain.submeshes import SharesOf, Submeshes, submeshes
@@ -57,15 +56,19 @@ from passes.partition.layouts.faults import (
 )
 from passes.partition.layouts.mesh.candidates import Candidate, Candidates, candidates, some_devices
 from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
-from passes.partition.layouts.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
+from passes.partition.layouts.mesh.one_mesh import MeshSearch, OnOneMesh, unfit
 from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
 from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
 from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
+from passes.partition.options import MeshOptions, worth_finding
 from passes.plan.written import written
+from passes.solvers.anytime import Limits
 from passes.solvers.work import is_over, now, sufficient_gap
 
 SECONDS = 60.0
 """Of counted work, of a search that is given no limit."""
+FIRST = 1e-3
+"""Of counted work, of a search that is asked for the first plan."""
 INTERRUPTED = "interrupted: the best plan so far"
 REASONS = {
     "": "the search was exact",
@@ -79,52 +82,39 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class MeshesSearch:
+class MeshesSearch(MeshOptions):
     """The search for stages on meshes, beside which may be single devices and replicas; or for one mesh as a whole.
 
-    ``mesh``, ``uneven``, ``shares``, ``strategy``, ``gap``, ``family`` as of ``partition``; ``mesh`` empty: of any shape.
-    ``training``: count the backward pass and the synchronisation of gradients. ``memory``: bytes per device at most; 0: those
-    of the topology; -1: no limit. ``time_limit``: seconds of counted work. ``stages``: how many, each on a mesh over devices of
-    one host or whole hosts; 0: as many as are best; 1: one mesh. ``microbatches``: runs of the function that make a training
-    step, whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8. ``whole``: plans in stages may
-    be one stage on a mesh of all devices. ``replicas``: most devices that take the microbatches of a stage in turn, each with
-    all of it (0: as many as there are); in inference in stages, beside stages on meshes of any shape."""
+    Options as of ``partition``. ``stages``: how many, each on a mesh over devices of one host or whole hosts; 0: as many as are
+    best; 1: one mesh. ``microbatches``: runs of the function that make a training step, whose gradients are added up and
+    synchronised once. ``replicas``: in inference in stages, beside stages on meshes of any shape. ``whole``: plans in stages
+    may be one stage on a mesh of all devices."""
 
     name: ClassVar[str] = "partition"
-    mesh: str = ""
-    training: bool = False
-    uneven: bool = False
-    shares: str = ""
-    memory: int = 0
-    time_limit: float = SECONDS
-    gap: float = ENOUGH_PROVEN
-    strategy: str = ""
-    stages: int = 1
-    microbatches: int = 0
-    family: str = ""
     whole: bool = True
-    replicas: int = 1
 
     def most_replicas(self, topology: Topology) -> int:
         """Replicas of a stage beside stages on meshes, at most."""
         return 1 if self.training or self.strategy else self.replicas or len(topology.devices)
 
-    @property
-    def step_microbatches(self) -> int:
-        """Runs of the function that make a training step; 1 without ``training``."""
-        return (self.microbatches or (1 if self.stages == 1 else MICROBATCHES)) if self.training else 1
+    def limits(self, context: PassContext) -> Limits:
+        """When a search ends."""
+        seconds = SECONDS if self.time_limit is None else self.time_limit or FIRST
+        gap = ENOUGH_PROVEN if self.gap is None else self.gap
+        return Limits(seconds=seconds, beaten=worth_finding(context), gap=gap)
 
     def run(self, module: Module, context: PassContext) -> Module:
         """The expanded module with a plan. Raises InvalidInput for a mesh that the topology does not have, Infeasible where no
         plan that fits is found, NoBetterPlan where none is better than the incumbent."""
         topology = needed(module, Topology)
         module = undecided(module)
-        if not self.time_limit > 0:
-            raise UsageError(NotInRange("time-limit", self.time_limit, "seconds above 0"), where=self.name)
-        if not 0 <= self.gap < math.inf:
-            raise UsageError(NotInRange("gap", self.gap, "a relative distance of 0 or more"), where=self.name)
-        if self.memory < -1:
-            raise UsageError(NotInRange("memory", self.memory, "bytes, 0 or -1"), where=self.name)
+        limits = self.limits(context)
+        if not limits.seconds > 0:
+            raise UsageError(NotInRange("time-limit", limits.seconds, "seconds above 0"), where=self.name)
+        if not 0 <= limits.gap < math.inf:
+            raise UsageError(NotInRange("gap", limits.gap, "a relative distance of 0 or more"), where=self.name)
+        if self.device_memory < -1:
+            raise UsageError(NotInRange("memory", self.device_memory, "bytes, 0 or -1"), where=self.name)
         if self.strategy not in ("", *STRATEGIES):
             raise UsageError(NotAChoice("strategy", self.strategy, f"one of {', '.join(STRATEGIES)}"), where=self.name)
         if self.microbatches < 0 or (self.microbatches and not self.training):
@@ -134,7 +124,7 @@ class MeshesSearch:
         if self.stages != 1:
             return self.in_stages(module, topology, context)
         among = self.meshes(module, topology, context.analyses.get(network, topology))
-        search = MeshSearch(module, topology, among, self.asked(context), context)
+        search = MeshSearch(module, topology, among, self, limits, context)
         result = search.run()
         fitter, plan = result.fitter, result.plan
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
@@ -154,7 +144,7 @@ class MeshesSearch:
             bound += least_handover(topology)
         certificate = _certificate(result, among, self)
         record = self.record(module, topology, value, bound, certificate, context, search.builder)
-        return written(module, [stage], record, memory=self.memory)
+        return written(module, [stage], record, memory=self.device_memory)
 
     def record(
         self,
@@ -172,7 +162,7 @@ class MeshesSearch:
             bound = min(bound, context.incumbent.bound)
         net, microbatches = context.analyses.get(network, topology), self.step_microbatches
         builder = builder or Builder(module, module.entry, None, training=self.training, microbatches=microbatches)
-        single = single_value(builder, topology, net, memory=self.memory)
+        single = single_value(builder, topology, net, memory=self.device_memory)
         return Plan(
             name="@plan",
             objective=(TRAINING if self.training else THROUGHPUT).name,
@@ -187,25 +177,11 @@ class MeshesSearch:
             microbatches=microbatches,
         )
 
-    def asked(self, context: PassContext) -> Asked:
-        """What the search on one mesh is asked for."""
-        return Asked(
-            self.training,
-            self.uneven,
-            self.strategy,
-            self.shares,
-            self.memory,
-            self.gap,
-            self.time_limit,
-            self.step_microbatches,
-            worth_finding(context),
-        )
-
     def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
         """The meshes to search: of a stated shape of fewer devices than there are those on the best sets; stated shares are of
         the devices in the order of the topology."""
         count = len(topology.devices)
-        sizes = (read_shape(self.mesh, count),) if self.mesh else shapes_on(topology, topology.devices)
+        sizes = (read_shape(self.shape, count),) if self.shape else shapes_on(topology, topology.devices)
 
         def over(shape: tuple[int, ...], along: Along = ()) -> Candidate:
             return Candidate(topology.devices[: math.prod(shape)], shape, along)
@@ -217,18 +193,18 @@ class MeshesSearch:
         }
 
         if self.shares not in ("", EQUAL):
-            read = read_shares(self.shares, sizes[0] if self.mesh else ())
+            read = read_shares(self.shares, sizes[0] if self.shape else ())
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
         samples = samples_of(module.entry)
-        if self.mesh and math.prod(sizes[0]) < count:
+        if self.shape and math.prod(sizes[0]) < count:
             evenly = dealt_evenly(samples, sizes[0]) if self.training and self.strategy == DATA else None
             return some_devices(module, topology, net, sizes[0], **options, shares=() if self.shares else evenly)
         one_type = len({device.type for device in topology.devices}) == 1
         one_host = len({device.host for device in topology.devices}) == 1 or not self.training
         divides = not self.training or samples % count == 0
-        if self.shares or (one_type and divides and (one_host or self.mesh)):
+        if self.shares or (one_type and divides and (one_host or self.shape)):
             return Candidates(tuple(over(shape) for shape in sizes))
-        if self.mesh:
+        if self.shape:
             speeds = Speeds(module, topology, training=self.training)
             found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
         else:
@@ -248,15 +224,15 @@ class MeshesSearch:
         if self.shares not in ("", EQUAL):
             stages = str(self.stages) if self.stages else "0 (as many as are best)"
             raise UsageError(SharesOfOneMesh(stages), where=self.name)
-        sizes = read_shape(self.mesh, count) if self.mesh else ()
+        sizes = read_shape(self.shape, count) if self.shape else ()
         if math.prod(sizes) * self.stages > count:
-            fault = TooFewDevices(self.stages, self.mesh, math.prod(sizes) * self.stages, count)
+            fault = TooFewDevices(self.stages, self.shape, math.prod(sizes) * self.stages, count)
             raise Infeasible(fault, where=self.name)
         plan, bound, reason = self.search_stages(module, topology, context)
         if plan is not None:
             record = self.record(module, topology, plan.value, bound, _certificate_in_stages(plan, self), context)
-            result = written(module, plan.stages, record, memory=self.memory)
-            excess, _, reason = overfull(result, topology, self.memory)
+            result = written(module, plan.stages, record, memory=self.device_memory)
+            excess, _, reason = overfull(result, topology, self.device_memory)
             if excess <= 0:
                 return result
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
@@ -296,7 +272,7 @@ class MeshesSearch:
     def search_stages(self, module: Module, topology: Topology, context: PassContext) -> tuple[StagesPlan | None, float, str]:
         """The best plan in stages, None where nothing fits or is better than the incumbent; and a bound of all of them."""
         net = context.analyses.get(network, topology)
-        sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
+        sizes = read_shape(self.shape, len(topology.devices)) if self.shape else ()
         meshes = submeshes(
             topology,
             net,
@@ -309,16 +285,16 @@ class MeshesSearch:
             shares=self.shares_of(module, topology),
         )
 
-        def searching(
+        def bounded(
             among: Submeshes, strategy: str = "", overlap: float | None = None, other: Bounding | None = None
-        ) -> StageSearch:
-            bounding = Bounding(
+        ) -> Bounding:
+            return Bounding(
                 module,
                 topology,
                 net,
                 context.analyses.get(folding, module.entry, module),
                 among,
-                memory=self.memory,
+                memory=self.device_memory,
                 uneven=self.uneven,
                 training=self.training,
                 microbatches=self.step_microbatches,
@@ -328,17 +304,16 @@ class MeshesSearch:
                 other=other,
                 progress=context.progress,
             )
-            return StageSearch(bounding, gap=gap, incumbent=worth_finding(context))
 
-        gap = self.gap
-        if context.incumbent is not None and gap >= ENOUGH_PROVEN:  # else less was asked for
-            gap = max(gap, sufficient_gap(len(module.entry.ops), len(topology.devices)))
+        limits = self.limits(context)
+        if context.incumbent is not None and limits.gap >= ENOUGH_PROVEN:  # else less was asked for
+            limits = replace(limits, gap=max(limits.gap, sufficient_gap(len(module.entry.ops), len(topology.devices))))
         began, missing = time.perf_counter(), ""
         try:
             if self.strategy:
-                plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit), 0.0
+                plan, bound = stages_by_name(bounded, meshes, self.strategy, self.stages, limits), 0.0
             else:
-                plan, bound, missing = self.hiding(module, topology.types, partial(searching, meshes))
+                plan, bound, missing = self.hiding(module, topology.types, partial(bounded, meshes), limits)
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
@@ -359,7 +334,7 @@ class MeshesSearch:
         return plan, min(max(bound, plan.bound), plan.value), ""
 
     def hiding(
-        self, module: Module, types: Iterable[DeviceType], searching: Callable[..., StageSearch]
+        self, module: Module, types: Iterable[DeviceType], bounded: Callable[..., Bounding], limits: Limits
     ) -> tuple[StagesPlan | None, float, str]:
         """The best plan in stages, a bound, and what the nearest lacks where there is none. In training the search is made
         for each of ``overlaps_on``: what a stage hides of its sums of gradients is bounded in two ways, neither of which is the
@@ -367,17 +342,18 @@ class MeshesSearch:
         overlaps: tuple[float | None, ...] = (None,)
         if self.training:
             overlaps = (UNSUMMED,) if avoids_sums(module) else overlaps_on(types)
-        best, bound, missing, ends = None, 0.0, "", now() + self.time_limit
-        search: StageSearch | None = None
+        best, bound, missing, ends = None, 0.0, "", now() + limits.seconds
+        bounding: Bounding | None = None
         for number, overlap in enumerate(overlaps):
-            search = searching(overlap=overlap, other=search.bounding if search is not None else None)
-            search.incumbent = min(search.incumbent, best.value if best is not None else math.inf)
-            found = search.search(self.stages, (ends - now()) / (len(overlaps) - number))
+            bounding = bounded(overlap=overlap, other=bounding)
+            beaten, seconds = best.value if best is not None else math.inf, (ends - now()) / (len(overlaps) - number)
+            search = StageSearch(bounding, replace(limits, seconds=seconds, beaten=min(limits.beaten, beaten)))
+            found = search.run(self.stages)
             bound, best = max(bound, search.bound), found or best
             missing = search.nearest(self.stages) if best is None else ""
-            if search.near(search.gap, math.inf) or (found is not None and found.interrupted) or is_over():
+            if search.near(limits.gap, math.inf) or (found is not None and found.interrupted) or is_over():
                 break
-            if best is not None and best.value <= bound * (1 + search.gap):
+            if best is not None and best.value <= bound * (1 + limits.gap):
                 break
         return best, bound, missing
 
@@ -431,14 +407,9 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
     )
 
 
-def worth_finding(context: PassContext) -> float:
-    """Seconds below which a plan is better than the incumbent, if there is one."""
-    return context.incumbent.value * (1 - TIGHT) if context.incumbent is not None else math.inf
-
-
 def _certificate_in_stages(plan: StagesPlan, asked: MeshesSearch) -> dict[str, str]:
     """What is proven of a plan in stages."""
-    where = f"on meshes {asked.mesh}" if asked.mesh else f"on blocks of {plan.forms} forms of mesh"
+    where = f"on meshes {asked.shape}" if asked.shape else f"on blocks of {plan.forms} forms of mesh"
     certificate = {
         "bound": "dynamic programme over runs of units whose borders lie as suits each best",
         "units": f"{plan.units}, {where}",

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan
-from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.costs.learning import ASYNCHRONOUS
@@ -33,8 +32,9 @@ from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
 from passes.graph.sizes import assessed
 from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
-from passes.partition.bridge.lattice_search import MICROBATCHES, LatticeSearch
+from passes.partition.bridge.lattice_search import LatticeSearch
 from passes.partition.faults import NotAnOption
+from passes.partition.options import MICROBATCHES, MeshOptions
 from passes.partition.place import PlacePass
 from passes.solvers.work import clock_left
 
@@ -49,7 +49,7 @@ _NEAR = 0.05
 
 
 @dataclass(frozen=True)
-class PartitionPass(LatticeSearch):
+class PartitionPass(LatticeSearch, MeshOptions):
     """Split the model into stages on devices, replicas and meshes, at least modelled time.
 
     ``mesh``: which plans are searched: ``none`` (stages on single devices and replicas), ``any`` (those, and stages on meshes,
@@ -78,12 +78,6 @@ class PartitionPass(LatticeSearch):
     """
 
     name: ClassVar[str] = "partition"
-    mesh: str = NO_MESH
-    strategy: str = ""
-    uneven: bool = False
-    shares: str = ""
-    device_memory: int = 0
-    gap: float | None = None
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -119,7 +113,7 @@ class PartitionPass(LatticeSearch):
             bound, enough = plan.bound, plan.gap <= _NEAR
         except Infeasible as error:
             failure, bound, enough = error, error.bound, error.proven
-        if not enough and self.objective == TRAINING.name and not self.without_mesh and not states_bytes(module.entry):
+        if not enough and self.training and not self.without_mesh and not states_bytes(module.entry):
             alone = replace(self._on_meshes(needed(module, Topology))[-1], mesh="1", whole=True)
             with suppress(Infeasible, NoBetterPlan):
                 other = alone.run(module, replace(context, statistics={}, sink=DiagnosticSink()))
@@ -202,28 +196,16 @@ class PartitionPass(LatticeSearch):
         devices, which the first has searched; with a stated shape it does not, since that may need all devices."""
         from passes.partition.on_meshes import MeshesSearch
 
-        trains = self.objective == TRAINING.name
-        optional = {"time_limit": 1e-3 if self.time_limit == 0 else self.time_limit, "gap": self.gap}  # 0: the first plan
-        options: dict[str, Any] = {key: value for key, value in optional.items() if value is not None}
-        search = MeshesSearch(
-            mesh="" if self.mesh in (ANY_FORM, ANY_MESH) else self.mesh,
-            training=trains,
-            uneven=self.uneven,
-            shares=self.shares,
-            memory=self.device_memory,
-            strategy=self.strategy,
-            stages=self.stages,
-            microbatches=self.microbatches or (MICROBATCHES if trains and self.mesh == ANY_FORM else 0),
-            family=self.family,
-            replicas=self.replicas,
-            **options,
-        )
+        search = MeshesSearch(**{field.name: getattr(self, field.name) for field in fields(MeshOptions)})
+        if search.training and self.mesh == ANY_FORM:
+            search = replace(search, microbatches=self.microbatches or MICROBATCHES)
         unlike = len({device.type for device in topology.devices}) > 1
         alone = search.stages or search.strategy or search.shares or len(topology.devices) == 1
-        if alone or not (unlike or trains):
+        if alone or not (unlike or search.training):
             return (search,)
-        microbatches = search.step_microbatches if trains else 0  # as many as in stages, because the values are compared
-        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.mesh))
+        # As many microbatches as in stages, because the values are compared.
+        microbatches = search.step_microbatches if search.training else 0
+        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.shape))
 
     def _search_on(self, search: MeshesSearch, module: Module) -> Search:
         mixed = not (search.replicas == 1 or search.training)
@@ -244,7 +226,7 @@ class PartitionPass(LatticeSearch):
     def _for_meshes(self, module: Module, context: PassContext) -> Module:
         """The module with fused projections taken apart, whose parts can be split; a training step has its weights as they
         are."""
-        if self.objective == TRAINING.name:
+        if self.training:
             return module
         inside = replace(context, statistics={}, sink=DiagnosticSink())
         apart = PASSES["unfuse"]().run(module, inside)

@@ -90,12 +90,15 @@ class Anytime(Generic[P]):
         self.bound, self.reason = bound
         self.infeasible = self.interrupted = False
 
-    def search(self, work: Callable[[], None]) -> None:
-        """Runs the whole search. An interrupt from the keyboard ends it; with no plan yet, it is passed on."""
+    def search(self, work: Callable[[], None], without: Callable[[], None] = lambda: None) -> None:
+        """Runs the whole search. An interrupt from the keyboard ends it. With no plan yet, ``without`` may keep one that can be
+        made of what is known; if it keeps none, the interrupt is passed on."""
         try:
             with interruptible():
                 work()
         except KeyboardInterrupt:
+            if self.best is None:
+                without()
             if self.best is None:
                 raise
             self.interrupted = True

@@ -26,6 +26,7 @@ from passes.meshes.mesh import shapes
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.stages import StageSearch
 from passes.partition.chain.submeshes import submeshes
+from passes.solvers.anytime import Limits
 from tests.bench.machine import header
 from tests.passes.partition.layouts.models import prepared
 from tests.passes.partition.on_meshes import on_meshes
@@ -64,7 +65,7 @@ def alone(module: Module, sizes: tuple[int, ...], stages: int, training: bool) -
         training=training,
         microbatches=MICROBATCHES if training else 1,
     )
-    plan = StageSearch(bounding, gap=1e-2).search(stages, SHORT)
+    plan = StageSearch(bounding, Limits(seconds=SHORT, gap=1e-2)).run(stages)
     return plan.value if plan is not None else math.inf
 
 

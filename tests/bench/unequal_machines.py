@@ -33,7 +33,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
-from passes.partition.bridge.lattice_search import MICROBATCHES
+from passes.partition.options import MICROBATCHES
 from tests.bench.machine import header
 
 MODELS = (

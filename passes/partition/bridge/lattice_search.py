@@ -45,6 +45,7 @@ from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, With
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
+from passes.partition.options import MICROBATCHES, PlanOptions
 from passes.solvers.work import now, sufficient_gap
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of, serving
@@ -57,16 +58,12 @@ if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
 Search: TypeAlias = Callable[[Problem, Budget], Solution]
-MICROBATCHES = 8
-"""Of a training step unless it is told."""
-
-
 SECONDS = 10.0
 """Of counted work, of a search over the lattice that is given no limit."""
 
 
 @dataclass(frozen=True)
-class LatticeSearch(Pass):
+class LatticeSearch(PlanOptions, Pass):
     """Split the model into stages on single devices and replicas, by dynamic programming over the lattice of ideals.
 
     ``objective``: ``throughput`` (least largest load per sample) or ``training`` (least time of a step of a model). ``comm``:
@@ -81,20 +78,14 @@ class LatticeSearch(Pass):
     the keyboard ends the search with its best plan.
     """
 
-    objective: str = THROUGHPUT.name
     comm: str = "sum"
     cuts: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    stages: int = 0
-    replicas: int = 1
-    microbatches: int = 0
-    family: str = ""
     chunks: int = 1
     chunk_order: str = "loop"
     max_ideals: int = 5_000_000
     max_pairs: int = 60_000_000
     memory: int = 512
-    time_limit: float | None = None
     hosts: bool = True
 
     @on_expanded
@@ -454,4 +445,4 @@ def _worth(context: PassContext) -> float:
     return context.incumbent.value if context.incumbent is not None else math.inf
 
 
-__all__ = ["MICROBATCHES", "LatticeSearch", "Search"]
+__all__ = ["LatticeSearch", "Search"]

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -44,7 +45,7 @@ from passes.partition.layouts.mesh.named import UnfitError
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.plan.written import written
-from passes.solvers.anytime import Result
+from passes.solvers.anytime import Anytime, Limits, Result
 from passes.solvers.work import now
 
 NEAR = 1e-2
@@ -73,6 +74,9 @@ MOST_LARGE = 40
 """Plans of which a stage is too large."""
 
 
+SMALL_GAP = Limits(gap=ENOUGH_PROVEN)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagesPlan(Result):
     """``value`` and ``bound`` in seconds per sample of the slowest stage; ``stages`` as decided. Statistics: ``units`` of the
@@ -88,74 +92,26 @@ class StagesPlan(Result):
     unsharded: tuple[str, ...] = ()
 
 
-class StageSearch:
+class StageSearch(Anytime[SolvedStages]):
     """The search over one module and one set of blocks, those that ``bounding`` is of."""
 
-    def __init__(self, bounding: Bounding, *, gap: float = ENOUGH_PROVEN, incumbent: float = math.inf) -> None:
-        """``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the value of a plan of another kind:
-        only better plans are looked for."""
-        self.bounding, self.gap, self.incumbent = bounding, gap, incumbent
-        self.meshes, self.progress = bounding.meshes, bounding.progress
+    def __init__(self, bounding: Bounding, limits: Limits = SMALL_GAP) -> None:
+        super().__init__(limits, bounding.progress)
+        self.bounding, self.meshes = bounding, bounding.meshes
         self.flushes = bounding.microbatches if bounding.training else 0
-        self.step, self.bound, self.rounds = COARSE, 0.0, 0
-        self.began, self.seconds = now(), math.inf
+        self.step, self.rounds = COARSE, 0
         self.found: Sequenced | None = None
         self.solver = StageSolver(bounding, bounding.topology, bounding.net)
-        self.at_hand: SolvedStages | None = None
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 
-    def search(self, stages: int, seconds: float) -> StagesPlan | None:
+    def run(self, stages: int) -> StagesPlan | None:
         """The plan; None where nothing fits, or where none was found that is better than the incumbent: none is below
         ``bound``. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends the search with the plan at
         hand, or with the first that can be made of what is known."""
-        start, self.seconds = now(), seconds
-        self.began, ends, bounding = start, start + seconds, self.bounding
-        sizes = sorted({block.size for block in self.meshes.blocks})
-        interrupted = False
-        try:
-            if self.incumbent < math.inf:
-                if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
-                    self.bound = math.inf
-                if self.refuted:
-                    return None
-            # So that there is a plan whatever happens; what fits at all fits on many devices together.
-            for size in (sizes[0], *reversed(sizes[1:])):
-                if self.at_hand is None:
-                    self.plain(stages, start + FIRST * seconds, size)
-            for turn, (bounds, plans) in enumerate(SHARES):
-                best = self.at_hand
-                if turn and best is not None and self.flushes and not self.near(FAR, math.inf):
-                    break
-                if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
-                    continue
-                if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
-                    # Nothing fits, if it is so without the limit that what was found before sets.
-                    if best is None and not self.best(self.bounding.table, stages, math.inf).runs:
-                        self.bound = math.inf
-                    break
-                until = start + plans * seconds
-                if not turn:
-                    self.solve(stages, (now() + until) / 2, tries=1)
-                    for number, size in enumerate(sizes):
-                        if self.at_hand is not None and not self.near(max(NEAR, self.gap), until):
-                            self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
-                    sizes.sort(key=lambda size: self.reached.get(size, math.inf))
-                # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
-                # the search above may have passed by.
-                for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
-                    enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
-                    if self.at_hand is None or not self.near(enough, until):
-                        self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
-                if self.at_hand is None or self.near(self.gap, ends):
-                    break
-        except KeyboardInterrupt:
-            interrupted = True
-            if self.at_hand is None:
-                self.solve(stages, 0.0)
-            if self.at_hand is None and self.incumbent < math.inf:
-                raise
-        best = self.at_hand
-        if best is None or best.value >= self.incumbent:
+        bounding = self.bounding
+        self.search(partial(self._every, stages), partial(self.solve, stages, 0.0))
+        best = self.best
+        if best is None or best.value >= self.limits.beaten:
             if best is not None:  # some bounds are of better plans alone
                 self.bound = min(self.bound, best.value)
             return None
@@ -166,7 +122,7 @@ class StageSearch:
             value=best.value,
             bound=bound,
             status=outcome(best.value, bound),
-            interrupted=interrupted,
+            interrupted=self.interrupted,
             units=bounding.units.count,
             forms=len(self.meshes.forms),
             keys=keys,
@@ -174,6 +130,46 @@ class StageSearch:
             rounds=self.rounds,
             unsharded=bounding.base.unsharded,
         )
+
+    def _every(self, stages: int) -> None:
+        """All phases, as far as there is time for them."""
+        start, seconds, bounding, gap = self.started, self.limits.seconds, self.bounding, self.limits.gap
+        sizes = sorted({block.size for block in self.meshes.blocks})
+        if self.limits.beaten < math.inf:
+            if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
+                self.bound = math.inf
+            if self.refuted:
+                return
+        # So that there is a plan whatever happens; what fits at all fits on many devices together.
+        for size in (sizes[0], *reversed(sizes[1:])):
+            if self.best is None:
+                self.plain(stages, start + FIRST * seconds, size)
+        for turn, (bounds, plans) in enumerate(SHARES):
+            best = self.best
+            if turn and best is not None and self.flushes and not self.near(FAR, math.inf):
+                break
+            if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
+                continue
+            if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
+                # Nothing fits, if it is so without the limit that what was found before sets.
+                if best is None and not self.sequence(bounding.table, stages, math.inf).runs:
+                    self.bound = math.inf
+                break
+            until = start + plans * seconds
+            if not turn:
+                self.solve(stages, (now() + until) / 2, tries=1)
+                for number, size in enumerate(sizes):
+                    if self.best is not None and not self.near(max(NEAR, gap), until):
+                        self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
+                sizes.sort(key=lambda size: self.reached.get(size, math.inf))
+            # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
+            # the search above may have passed by.
+            for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
+                enough = gap if len(some) == len(sizes) else max(NEAR, gap)
+                if self.best is None or not self.near(enough, until):
+                    self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
+            if self.best is None or self.near(gap, start + seconds):
+                break
 
     def nearest(self, stages: int) -> str:
         """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;
@@ -205,32 +201,32 @@ class StageSearch:
     @property
     def refuted(self) -> bool:
         """Whether no plan is better than the incumbent, or that at hand, by more than the gap."""
-        return self.bound * (1 + self.sufficient(self.gap)) >= self.value < math.inf
+        return self.bound * (1 + self.sufficient(self.limits.gap)) >= self.beaten < math.inf
 
     @property
-    def value(self) -> float:
-        """Of the incumbent or the plan at hand, the better one; inf where there is neither."""
-        return min(self.at_hand.value, self.incumbent) if self.at_hand is not None else self.incumbent
+    def beaten(self) -> float:
+        """The value of the incumbent or the plan at hand, the better one; inf where there is neither."""
+        return min(self.value, self.limits.beaten)
 
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
-        if not self.flushes or not self.seconds or self.gap < ENOUGH_PROVEN:
+        if not self.flushes or not self.limits.seconds or self.limits.gap < ENOUGH_PROVEN:
             return gap
-        passed = (now() - self.began) / self.seconds
+        passed = (now() - self.started) / self.limits.seconds
         return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
 
     def near(self, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        return self.value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
+        return self.beaten <= self.bound * (1 + self.sufficient(gap)) or now() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
         """Betters the bound until all that decides is as it is; False where nothing fits."""
         while True:
             self.rounds += 1
-            self.found = self.best(self.bounding.table, stages, until, known=self.found)
+            self.found = self.sequence(self.bounding.table, stages, until, known=self.found)
             if not self.found.runs:
                 return False
-            self.bound = max(self.bound, self.found.value)
+            self.tell(self.found.value, "")
             self.progress("stages", None)
             left = until - now()
             if left < 0 or self.refuted:
@@ -240,7 +236,7 @@ class StageSearch:
                     return True
                 self.step = max(STEP, self.step / 8)
 
-    def best(
+    def sequence(
         self,
         tables: Tables,
         stages: int,
@@ -302,10 +298,10 @@ class StageSearch:
         gaps = self.flushes > 0
         number = 0
         while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
-            if self.at_hand is not None and self.near(self.gap, ends):
+            if self.best is not None and self.near(self.limits.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            most = self.value * (1 - (LITTLE if self.flushes else 0.0))
+            most = self.beaten * (1 - (LITTLE if self.flushes else 0.0))
             found = self.refined(table, meshes, stages, ends, gaps, most)
             if not found.runs or found.value >= most:
                 if gaps:
@@ -313,11 +309,11 @@ class StageSearch:
                 gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs) * (1 + TIGHT)
-            if self.at_hand is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+            if self.best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
                 built = True  # there was no time for these
                 continue
             self.progress("stages", number / MOST_TRIES)
-            made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.at_hand is None else ends)
+            made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.best is None else ends)
             learnt = False
             if isinstance(made, int):
                 full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
@@ -332,8 +328,7 @@ class StageSearch:
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
             often = often if bounding.volumes.again else self.often(made)
-            if self.at_hand is None or made.value < self.at_hand.value:
-                self.at_hand = made
+            self.keep(made, made.value)
             if not learnt:
                 if gaps:
                     break
@@ -344,7 +339,7 @@ class StageSearch:
         simulated: the stage whose sums take longest is charged what that takes longer than filling, running and draining."""
         value = self.worth(made.seconds)
         made, spent = replace(made, value=value), list(made.seconds)
-        if not self.flushes or len(spent) == 1 or value >= self.value:
+        if not self.flushes or len(spent) == 1 or value >= self.beaten:
             return made, made.seconds
         staged = tuple(map(self.solver.decided, made.stages))
         plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "within-gap", 0.0, (), microbatches=self.flushes)
@@ -362,7 +357,7 @@ class StageSearch:
         count = self.bounding.units.count
         found: Sequenced | None = None
         while True:
-            found = self.best(table, stages, ends, gaps=gaps, known=found, among=meshes)
+            found = self.sequence(table, stages, ends, gaps=gaps, known=found, among=meshes)
             if not found.runs or found.value >= most:
                 return found
             limit = slowest(table, found.runs) * (1 + TIGHT)
@@ -390,16 +385,16 @@ class StageSearch:
 
 
 def stages_by_name(
-    searching: Callable[[Submeshes, str], StageSearch], meshes: Submeshes, strategy: str, stages: int, seconds: float
+    bounded: Callable[[Submeshes, str], Bounding], meshes: Submeshes, strategy: str, stages: int, limits: Limits
 ) -> StagesPlan | None:
     """The plan called ``strategy`` in stages on meshes of one shape, the best of the shapes that there are: ops are split as in
-    the plan of the whole function, and cut where the slowest stage is quickest. ``searching`` makes a search among meshes. The
-    bound is one of plans of any kind on any of ``meshes``. None where nothing fits; raises UnfitError where the model has no
-    such plan on any shape."""
+    the plan of the whole function, and cut where the slowest stage is quickest. ``bounded``: bounds of plans by name among
+    meshes. The bound is one of plans of any kind on any of ``meshes``. None where nothing fits; raises UnfitError where the
+    model has no such plan on any shape."""
     shapes = sorted({block.mesh.sizes for block in meshes.blocks}, key=lambda sizes: (-math.prod(sizes), sizes))
     if len(shapes) > 1:  # what is split over one device is not split
         shapes = [sizes for sizes in shapes if 1 < math.prod(sizes) <= meshes.devices // max(stages, 1)] or [(1,)]
-    ends = now() + seconds
+    ends = now() + limits.seconds
     best: StagesPlan | None = None
     unfit: list[UnfitError] = []
     for number, sizes in enumerate(shapes):
@@ -407,7 +402,7 @@ def stages_by_name(
         if best is not None and now() > ends:
             break
         try:
-            found = searching(of_shape(meshes, sizes), strategy).search(stages, left)
+            found = StageSearch(bounded(of_shape(meshes, sizes), strategy), replace(limits, seconds=left)).run(stages)
         except UnfitError as error:
             unfit.append(UnfitError(f"mesh {'x'.join(map(str, sizes))}: {error}"))
             continue
@@ -419,9 +414,7 @@ def stages_by_name(
         if len(unfit) == len(shapes):
             raise unfit[0]
         return None
-    search = searching(meshes, "")
-    search.gap = 0.0  # it is for the bound alone
-    free = search.search(stages, BOUNDING)
+    free = StageSearch(bounded(meshes, ""), replace(limits, seconds=BOUNDING, gap=0.0)).run(stages)  # for the bound alone
     bound = free.bound if free is not None else 0.0
     return replace(best, bound=min(bound, best.value))
 

@@ -4,7 +4,7 @@ Meshes are searched in order, each only for a plan that is better than the best 
 left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
 (``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; then come problems between these
 two where they may raise the bound. Where ``sync`` may avoid sums of gradients, a problem without sums comes first, which alone
-bounds all plans. A plan by name (``Asked.strategy``) is made on every mesh; the search beside it is for the bound alone.
+bounds all plans. A plan by name (the option ``strategy``) is made on every mesh; the search beside it is for the bound alone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from passes.partition.layouts.mesh.named import DATA, UnfitError, named_plan
 from passes.partition.layouts.mesh.speeds import dealt_evenly
 from passes.partition.layouts.problem.build import OVERLAPS, Builder, overlaps_on
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
+from passes.partition.options import MeshOptions
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
 
@@ -44,22 +45,6 @@ MOST_BETWEEN = 3
 """Problems with overlaps between those of ``OVERLAPS`` that are solved on one mesh."""
 BETTER = 2e-3
 """Relative: such a problem is solved where it may better the bound by more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Options of the pass, as told there; ``microbatches`` are those between two synchronisations of gradients. ``worth``:
-    seconds of a run of the incumbent; only better plans are looked for."""
-
-    training: bool
-    uneven: bool
-    strategy: str
-    shares: str
-    memory: int
-    gap: float
-    time_limit: float
-    microbatches: int
-    worth: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +79,16 @@ class _Problems:
 class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     """One search over the candidates ``among``; its value is of a run of the function."""
 
-    def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
-        super().__init__(Limits(seconds=asked.time_limit, beaten=asked.worth, gap=asked.gap), context.progress)
+    def __init__(
+        self,
+        module: Module,
+        topology: Topology,
+        among: Candidates,
+        asked: MeshOptions,
+        limits: Limits,
+        context: PassContext,
+    ) -> None:
+        super().__init__(limits, context.progress)
         self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
         self.builder = Builder(
             module,
@@ -103,7 +96,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             context.analyses.get(folding, module.entry, module),
             training=asked.training,
             uneven=asked.uneven,
-            microbatches=asked.microbatches,
+            microbatches=asked.step_microbatches,
         )
         self.sets: dict[tuple[Device, ...], float] = {}
         self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
@@ -118,7 +111,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         self.search(self._every)
         every = self.searched == len(self.among.searched)
         bound = min([self.among.bound, *self.sets.values()]) if every else 0.0
-        if self.context.incumbent is not None and (self.best is None or self.value >= self.asked.worth):
+        if self.context.incumbent is not None and (self.best is None or self.value >= self.limits.beaten):
             self.context.count(NAME, interrupted=int(self.interrupted))
             raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
         if self.best is None:
@@ -148,7 +141,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     @property
     def beaten(self) -> float:
         """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
-        return self.value if self.best is not None and not self.asked.strategy else self.asked.worth
+        return self.value if self.best is not None and not self.asked.strategy else self.limits.beaten
 
     def look(self, number: int, candidate: Candidate) -> None:
         """Searches one mesh and keeps its plan where that is better."""
@@ -158,7 +151,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         self.context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(self.among.searched))
         net = self.context.analyses.get(network, self.topology)
         mesh = mesh_of(self.topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
-        mesh = mesh.limited(self.asked.memory)
+        mesh = mesh.limited(self.asked.device_memory)
         found, began = _Problems(mesh, began=now()), time.perf_counter()
         found.seconds = max(0.1, self.left() / (len(self.among.searched) - number))
         try:
@@ -212,13 +205,13 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             given.problem,
             memory=found.mesh.memory,
             seconds=min(seconds, BOUNDING) if asked.strategy else seconds,
-            gap=asked.gap,
+            gap=self.limits.gap,
             beaten=self.beaten,
             anytime=not asked.strategy,
             progress=self.context.progress,
         )
         limit, training, uneven = found.mesh.memory, asked.training, asked.uneven
-        fitter = Fitter(self.module, given, limit, training=training, uneven=uneven, microbatches=asked.microbatches)
+        fitter = Fitter(self.module, given, limit, training=training, uneven=uneven, microbatches=asked.step_microbatches)
         found.fitters.append(fitter)
         found.plans.append(plan)
         if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
@@ -237,7 +230,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
                 return
             overlap = (few[0] - many[0]) / (many[1] - few[1])
             most = few[0] + overlap * few[1]
-            if not 0 < overlap < 1 or most <= found.least * (1 + max(self.asked.gap, BETTER)):
+            if not 0 < overlap < 1 or most <= found.least * (1 + max(self.limits.gap, BETTER)):
                 return
             self.solve_one(found, overlap, found.left / 2)
             plan = found.plans[-1]
@@ -249,7 +242,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     def line(self, fitter: Fitter, plan: ShardPlan) -> tuple[float, float]:
         """What a problem without overlap counts of a plan, and how much more for each part of overlap."""
         bill = fitter.staged(plan.choices).bill
-        least, most = (bill.relaxed(overlap, self.asked.microbatches) for overlap in (0.0, 1.0))
+        least, most = (bill.relaxed(overlap, self.asked.step_microbatches) for overlap in (0.0, 1.0))
         return least, most - least
 
     def settle(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
@@ -267,7 +260,9 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             plans = found.plans
             if not plans[-1].interrupted and least < self.beaten:
                 try:
-                    plans = [fitter.improved(plan, asked.gap, seconds) for fitter, plan in zip(fitters, plans, strict=True)]
+                    plans = [
+                        fitter.improved(plan, self.limits.gap, seconds) for fitter, plan in zip(fitters, plans, strict=True)
+                    ]
                 except KeyboardInterrupt:
                     plans[-1] = replace(plans[-1], interrupted=True)
         ranked = self.ranked(fitters, plans, least)
@@ -314,7 +309,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         if fits is not None or self.asked.strategy:
             return fits
         fitter, plan = ranked[0]
-        other = fitter.fitting(plan, self.asked.gap, seconds=found.left)
+        other = fitter.fitting(plan, self.limits.gap, seconds=found.left)
         if other is None:
             return None
         return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)
@@ -347,4 +342,4 @@ def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
     return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
 
 
-__all__ = ["Asked", "MeshSearch", "OnOneMesh", "unfit"]
+__all__ = ["MeshSearch", "OnOneMesh", "unfit"]

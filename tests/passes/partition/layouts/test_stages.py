@@ -33,8 +33,10 @@ from passes.partition.chain.units import units_of
 from passes.partition.layouts.mesh.speeds import Speeds
 from passes.partition.layouts.problem.build import OVERLAPS
 from passes.partition.layouts.problem.problem import ShardProblem
+from passes.partition.layouts.solver.search import ENOUGH_PROVEN
 from passes.plan.written import written
 from passes.programs.schedule import SchedulePass
+from passes.solvers.anytime import Limits
 from passes.timeline.families import step
 from passes.timeline.simulate import simulate
 from passes.timeline.workload import largest_load, workload
@@ -128,8 +130,8 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
             overlap=overlap,
             other=bounding,
         )
-        search = StageSearch(bounding, incumbent=value)
-        plan = search.search(stages, 60.0)
+        search = StageSearch(bounding, Limits(seconds=60.0, gap=ENOUGH_PROVEN, beaten=value))
+        plan = search.run(stages)
         value, bound = plan.value if plan else value, max(bound, search.bound)
     return min(bound, value), value
 
@@ -568,7 +570,7 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
         bounding = Bounding(
             module, topology, network(topology), found, meshes, memory=memory, training=True, microbatches=microbatches
         )
-        plan = StageSearch(bounding).search(4, 20.0)
+        plan = StageSearch(bounding, Limits(seconds=20.0, gap=ENOUGH_PROVEN)).run(4)
         return [stage.bill.memory for stage in plan.stages] if plan is not None else []
 
     one, many = bills(-1, 1), bills(-1, 8)
@@ -599,7 +601,7 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
             training=microbatches > 0,
             microbatches=max(1, microbatches),
         )
-        plan = StageSearch(bounding).search(0, 0.0)
+        plan = StageSearch(bounding, Limits(seconds=0.0, gap=ENOUGH_PROVEN)).run(0)
         assert plan is not None
         built = [form.cutter is not None for form in bounding.forms]
         assert len(built) > sum(built) == 1

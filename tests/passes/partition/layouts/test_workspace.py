@@ -86,7 +86,7 @@ def test_a_unit_may_fit_only_behind_what_it_receives() -> None:
 
 
 def plan_within(module: Module, memory: int, **options: object) -> Plan:
-    asked = MeshesSearch(stages=0, memory=memory, gap=1e-6, **options)  # type: ignore[arg-type]
+    asked = MeshesSearch(stages=0, device_memory=memory, gap=1e-6, **options)  # type: ignore[arg-type]
     plan = asked.run(module, pass_context(DiagnosticSink())).first(Plan)
     assert plan is not None
     return plan
@@ -119,7 +119,7 @@ def test_bounds_hold_what_microbatches_in_flight_save(family: str, further: tupl
 @given(st.integers(0, 10**6), st.floats(0.3, 1.0), st.sampled_from([0, 0, 4]))
 def test_what_is_found_fits_by_its_own_count(seed: int, part: float, microbatches: int) -> None:
     module = random_chain(Random(seed), products=2)
-    options = {"training": True, "microbatches": microbatches} if microbatches else {"replicas": 0}
+    options = {"objective": "training", "microbatches": microbatches} if microbatches else {"replicas": 0}
     limit = int(part * max(stage.memory for stage in plan_within(module, -1, **options).stages))
     try:
         plan = plan_within(module, limit, **options)
