@@ -4,8 +4,8 @@ An *ideal* is a set of nodes that has all nodes before each of its own; the stag
 consecutive ideals of a chain, and all ideals of a graph are its *lattice*. A stage on a mesh has a *layout* for each of its
 values. The rooms, from the top down:
 
-- ``partition_pass``: the pass ``partition``, which asks up to three searches; ``options``: what these read; ``best``: the best plan of several
-  searches.
+- ``partition_pass``: the pass ``partition``, which asks up to three searches; ``options``: what they read; ``best``: the best
+  plan of several searches.
 - ``bridge``: the search on single devices and replicas, from IR to a problem and from a solution to a plan.
 - ``on_meshes``: the searches on meshes; ``alternatives``: what other plans on the meshes of a plan would cost.
 - ``lattice``: stages between any two ideals, on single devices and their replicas.
