@@ -11,7 +11,6 @@ values. The rooms, from the top down:
 - ``lattice``: stages between any two ideals, on single devices and their replicas.
 - ``chain``: stages between places where the function may be cut, on any form of devices.
 - ``layouts``: a layout for every value of a function on one mesh.
-- ``objective``: what an objective brings to a search over the lattice, and what a solution is.
 - ``replay``: plans that a person or a script stated, in the place of a search.
 - ``place``: the pass that gives stages concrete devices.
 

@@ -26,8 +26,8 @@ from passes.partition.bridge.plan import Asked
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.bridge.steps import Steps
 from passes.partition.faults import ChunksSayStages, NotAnOption, WithoutFlush
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.replicas import MOST_REPLICAS
-from passes.partition.objective import Budget, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.assignment.training import solve_any_training
 from passes.reference.faults import FreeTransfers, NoSplit

@@ -11,7 +11,7 @@ import numpy as np
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.on_links import link_value
 from passes.partition.bridge.plan import Asked
-from passes.partition.objective import Budget, Parts, Solution
+from passes.partition.lattice.objective import Budget, Parts, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.pieces import pieces
 from passes.solvers.anytime import Progress

@@ -101,9 +101,9 @@ from passes.framework.pipeline import parse_pipeline
 from passes.partition.lattice.bounds import interval_bounds, intervals, subproblems, symmetry
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.partition.lattice.groups import solver as groups
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search import search
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget
 from passes.reference.assignment import solver as assignment
 from passes.reference.latency import LatencyBudget, solve_latency
 from passes.reference.latency import reduce as latency_reduce

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from passes.partition.objective import Budget
+from passes.partition.lattice.objective import Budget
 from passes.reference.assignment.local_search import Search, local_search
 from passes.reference.assignment.solver import solve_any
 from passes.stages.problem import Problem, violations

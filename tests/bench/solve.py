@@ -23,8 +23,8 @@ import numpy as np
 
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from ir.core.diagnostics import DiagnosticSink
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import solve_family
 from passes.stages.lattice.ideals import BIG, Tables, lattice

@@ -26,7 +26,7 @@ from dnnc.workloads.methods.training import SCHEDULES, read_graph
 from ir.core.module import Module
 
 if TYPE_CHECKING:
-    from passes.partition.objective import Budget
+    from passes.partition.lattice.objective import Budget
     from passes.reference.assignment.solver import AnySolution
 
 ANY_SECONDS = 120.0
@@ -90,7 +90,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
 
 
 def _budget(options: SolveOptions) -> Budget:
-    from passes.partition.objective import Budget
+    from passes.partition.lattice.objective import Budget
 
     return Budget(seconds=ANY_SECONDS if options.time_limit is None else options.time_limit)
 

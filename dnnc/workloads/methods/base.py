@@ -13,7 +13,7 @@ from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 
 if TYPE_CHECKING:
-    from passes.partition.objective import Budget, Solution
+    from passes.partition.lattice.objective import Budget, Solution
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 
@@ -179,7 +179,7 @@ SECONDS = 40.0
 
 
 def budget_of(options: SolveOptions) -> Budget:
-    from passes.partition.objective import Budget
+    from passes.partition.lattice.objective import Budget
 
     return Budget(seconds=SECONDS if options.time_limit is None else options.time_limit)
 

@@ -13,7 +13,7 @@ from passes.solvers.work import now
 
 if TYPE_CHECKING:
     from passes.partition.lattice.groups.solver import GroupPlan, Hierarchy
-    from passes.partition.objective import Solution
+    from passes.partition.lattice.objective import Solution
     from passes.stages.lattice.dp import Stages
     from passes.stages.problem import Problem
 
@@ -141,9 +141,9 @@ def _replicas(kind: int, most: int) -> int:
 def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
     """The best plan with the bandwidth inside a group everywhere, on the nodes of ``problem``."""
     from passes.partition.bridge.explain import at_least_a_plan
+    from passes.partition.lattice.objective import Budget
     from passes.partition.lattice.search.replicas import replicate
     from passes.partition.lattice.search.throughput import solve
-    from passes.partition.objective import Budget
     from passes.stages.reduce import quotient, reduce
 
     merged = reduce(problem)

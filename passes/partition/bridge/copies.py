@@ -18,8 +18,8 @@ from passes.partition.bridge.handover import counting, slowest
 from passes.partition.bridge.memory import with_bound, within_memory
 from passes.partition.bridge.on_links import host_size, link_value
 from passes.partition.bridge.plan import Asked
+from passes.partition.lattice.objective import Solution
 from passes.partition.lattice.search.replicas import replicate
-from passes.partition.objective import Solution
 from passes.solvers.work import sufficient_gap
 from passes.stages.bounds import best_bound, prices
 from passes.stages.problem import Problem, pools

@@ -29,8 +29,8 @@ from passes.partition.faults import (
     NotProven,
     WeightsOverMemory,
 )
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution
 from passes.solvers.work import now, unlimited
 from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 

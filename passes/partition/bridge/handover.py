@@ -23,7 +23,7 @@ from dataclasses import replace
 from ir.core.topology import Topology
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.plan import Asked
-from passes.partition.objective import Solution
+from passes.partition.lattice.objective import Solution
 from passes.stages.placement_from_ir import stage_memory
 from passes.stages.problem import Kind, Problem, stage_cost
 

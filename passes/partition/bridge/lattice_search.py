@@ -42,9 +42,9 @@ from passes.partition.bridge.pins import check_cuts, check_order, check_separabl
 from passes.partition.bridge.plan import Asked, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution
 from passes.partition.options import MICROBATCHES, PlanOptions
 from passes.solvers.work import now, sufficient_gap
 from passes.stages.colocation import colocation

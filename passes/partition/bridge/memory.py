@@ -16,7 +16,7 @@ from passes.graph.serving import most_groups
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
-from passes.partition.objective import Solution
+from passes.partition.lattice.objective import Solution
 from passes.stages.arrays import Ints
 from passes.stages.placement_from_ir import stage_memory
 from passes.stages.problem import Problem, stage_cost

@@ -31,7 +31,7 @@ from passes.costs.network import Network
 from passes.graph.graph import cuts_of
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
-from passes.partition.objective import Solution, uncut
+from passes.partition.lattice.objective import Solution, uncut
 from passes.solvers.anytime import Limits
 from passes.solvers.work import now
 from passes.stages.fusing import without_borders

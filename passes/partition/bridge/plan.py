@@ -11,7 +11,7 @@ from ir.core.module import Module, PlanStage
 from ir.core.topology import Topology
 from passes.costs.network import Network
 from passes.graph.positional import spread
-from passes.partition.objective import Parts, Solution
+from passes.partition.lattice.objective import Parts, Solution
 from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.stages.reduce import Groups
 

@@ -25,8 +25,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from passes.partition.lattice.objective import Budget, IdealSearch, Solution
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, IdealSearch, Solution
 from passes.reference.assignment.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.reference.assignment.reduce import reduce_any
 from passes.solvers.anytime import Progress

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.partition.objective import Budget
+from passes.partition.lattice.objective import Budget
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.solver import POLICY, AnySolution, solve_any
 from passes.reference.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load

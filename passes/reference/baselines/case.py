@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passes.graph.graph import topological
-from passes.partition.objective import SearchObjective
+from passes.partition.lattice.objective import SearchObjective
 from passes.solvers.anytime import Progress
 from passes.stages.lattice.dp import Stages
 from passes.stages.problem import Kind, Problem

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.costs.memory.footprint import slots
-from passes.partition.objective import Budget, Solution
+from passes.partition.lattice.objective import Budget, Solution
 from passes.reference.latency.liveness import Liveness
 from passes.reference.latency.problem import LatencyProblem, Programs
 from passes.reference.latency.solver import LatencyBudget, solve_latency

@@ -21,7 +21,7 @@ from functools import cache
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
-from passes.partition.objective import Budget, IdealSearch, Solution
+from passes.partition.lattice.objective import Budget, IdealSearch, Solution
 from passes.reference.latency.bounds import critical_path, fastest, relaxed
 from passes.reference.latency.engine import Engine, Pass
 from passes.reference.latency.problem import LatencyProblem, Piece, Schedule, schedule

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.costs.memory.footprint import slots
+from passes.partition.lattice.objective import Budget, SearchObjective, Solution
 from passes.partition.lattice.search.search import Search, per_ideal
-from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.reference.pipedream.problem import (
     Machines,
     Profile,

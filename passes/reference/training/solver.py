@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ir.core.outcomes import SLACK, TIGHT
+from passes.partition.lattice.objective import Budget, SearchObjective, Solution
 from passes.partition.lattice.search.search import Search
-from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.reference.training.problem import (
     OBJECTIVES,
     Replication,

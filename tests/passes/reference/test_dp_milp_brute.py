@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution
 from passes.reference.assignment.local_search import Sides
 from passes.reference.assignment.milp import MilpResult, solve_milp
 from passes.reference.assignment.solver import solve_any

@@ -20,7 +20,7 @@ from ir.core.outcomes import SLACK
 from passes.partition.lattice.bounds.contraction import Relaxed, Relaxer, relaxes
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.partition.lattice.bounds.symmetry import Symmetric, symmetric
-from passes.partition.objective import SearchObjective
+from passes.partition.lattice.objective import SearchObjective
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages
 from passes.stages.lattice.ideals import Tables, count_ideals, lattice

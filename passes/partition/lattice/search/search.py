@@ -39,7 +39,7 @@ from passes.partition.lattice.bounds.policy import POLICY
 from passes.partition.lattice.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.lattice.heuristics.cut_plans import CutPlans
 from passes.partition.lattice.heuristics.segments import entries, segmented, segments
-from passes.partition.objective import Budget, IdealSearch, SearchObjective, Solution
+from passes.partition.lattice.objective import Budget, IdealSearch, SearchObjective, Solution
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.lattice import orders

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ir.core.outcomes import TIGHT
+from passes.partition.lattice.objective import Budget, SearchObjective, Solution
 from passes.partition.lattice.search.search import Search
-from passes.partition.objective import Budget, SearchObjective, Solution
 from passes.solvers.anytime import Progress
 from passes.stages.bounds import best_bound, prices
 from passes.stages.lattice.dp import KeepOn, Stages, solve_family

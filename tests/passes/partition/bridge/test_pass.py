@@ -17,8 +17,8 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.partition.bridge import lattice_search
 from passes.partition.bridge.explain import LEAST_SECONDS
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.solvers.anytime import Progress

@@ -16,7 +16,7 @@ import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from passes.reference.assignment.solver import solve_any
 from passes.stages.problem import violations
-from passes.partition.objective import Budget
+from passes.partition.lattice.objective import Budget
 from tests.passes.partition.instances import series_parallel
 
 problem = series_parallel(3, nodes=int(sys.argv[2]), devices=6)

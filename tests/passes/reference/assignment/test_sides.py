@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.objective import Budget
+from passes.partition.lattice.objective import Budget
 from passes.reference.assignment.training import solve_any_training
 from passes.reference.training import OBJECTIVES, TrainingGraph, solve_training, training_value
 from tests.passes.claims import SOLVED, Claim

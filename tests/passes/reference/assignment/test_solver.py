@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget
 from passes.reference.assignment import solver as any_split
 from passes.reference.assignment.reduce import reduce_any
 from passes.reference.assignment.solver import solve_any

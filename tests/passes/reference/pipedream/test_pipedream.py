@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.search import Search
-from passes.partition.objective import Budget
 from passes.reference.pipedream import SCHEDULES, Machines, Profile, kernels, plan_faults, solve_pipedream, stage_times
 from passes.reference.pipedream.problem import cut_bytes
 from passes.reference.pipedream.solver import PipeDream

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.search import Search
-from passes.partition.objective import Budget
 from passes.reference.pipedream import Machines, Profile, kernels, solve_pipedream
 from passes.reference.pipedream.solver import PipeDream
 from passes.reference.pipedream.starts import start_bound

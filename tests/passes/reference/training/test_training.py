@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.objective import Budget
+from passes.partition.lattice.objective import Budget
 from passes.reference.training import (
     OBJECTIVES,
     TrainingGraph,

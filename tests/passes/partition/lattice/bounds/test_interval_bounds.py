@@ -16,8 +16,8 @@ from passes.partition.lattice.bounds.interval_bounds import IntervalBounds, appl
 from passes.partition.lattice.bounds.intervals import Interval, IntervalSpace
 from passes.partition.lattice.bounds.minimum_cuts import Cuts, nets_of
 from passes.partition.lattice.heuristics.cut_plans import CutPlans
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import Throughput, solve
-from passes.partition.objective import Budget
 from passes.reference.training import OBJECTIVES, Training, units
 from passes.stages.bounds import prices
 from passes.stages.lattice.ideals import BIG, Tables, among, lattice, prefixes

@@ -9,8 +9,8 @@ import pytest
 
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.partition.lattice.heuristics.segments import entries, segmented, segments
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import Throughput, solve
-from passes.partition.objective import Budget
 from passes.stages.problem import Kind, Problem, violations
 from passes.stages.reduce import quotient
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget
 from passes.stages.bounds import best_bound, lower_bound, node_weights, prices, transfer_bound
 from passes.stages.lattice.dp import solve_family
 from passes.stages.lattice.ideals import BIG, Tables, lattice, permuted

@@ -11,8 +11,8 @@ import pytest
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from dnnc.workloads.verify_plan import Limits, verify_files
 from ir.core.diagnostics import DiagnosticSink
+from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.throughput import solve
-from passes.partition.objective import Budget, Solution
 from passes.solvers.work import now, within
 from passes.stages.problem import Problem, violations
 from tests.passes.partition import lattices

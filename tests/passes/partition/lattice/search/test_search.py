@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search import search as search_module
 from passes.partition.lattice.search.search import Search
 from passes.partition.lattice.search.throughput import Throughput, solve
-from passes.partition.objective import Budget
 from passes.reference.pipedream import kernels as pipedream_kernels
 from passes.reference.training import Training, TrainingGraph, solve_training, training_load, units
 from passes.stages.bounds import node_weights, prices
