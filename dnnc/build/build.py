@@ -19,8 +19,8 @@ The plan.ir of a ``dnnc.build/1``, which older versions wrote, has no programs: 
 seconds. What its manifest says of stages besides is not read.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
-``report.html``, ``stages/stageK.onnx`` (with states ``stageK.prompt.onnx`` too), or ``stages/stageK.memberI.segmentJ.onnx`` for
-a stage on a mesh, and the weights in
+``report.html``, ``stages/stageK.onnx`` (of a decoder ``prompt.ir`` and ``stageK.prompt.onnx`` too), or
+``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
 ``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
 """
 
@@ -280,12 +280,13 @@ class Build:
         return [name[1:] for name in self.program().resources]
 
 
-def read_program(files: Snapshot) -> Module:
-    """The module of ``plan.ir`` as it was written, not expanded. Raises InvalidInput for text that is no valid IR."""
+def read_program(files: Snapshot, name: str = PROGRAM) -> Module:
+    """The module of ``plan.ir``, or of the file ``name``, as it was written, not expanded. Raises InvalidInput for text that is
+    no valid IR."""
     from dnnc.onnx import DIALECTS
     from ir import load_module
 
-    return load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
+    return load_module(files.text(name), files.where(name), dialects=DIALECTS)
 
 
 def outline(files: Snapshot) -> Module:

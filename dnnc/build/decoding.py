@@ -137,6 +137,10 @@ class Decoding:
         return cls(tuple(states), ids, position, logits, **numbers, serving=serving, inputs=inputs)
 
 
+PROMPT = "prompt.ir"
+"""The file of a build with the module of the prompt program, as ``plan.ir`` is of the step."""
+
+
 def prompt_name(model: str) -> str:
     """The name of the prompt program beside that of a step program."""
     return model.removesuffix(".onnx") + ".prompt.onnx"
@@ -154,4 +158,4 @@ def _number(value: Any, name: str, least: int) -> int:
     return value
 
 
-__all__ = ["ROLES", "Decoding", "State", "prompt_name"]
+__all__ = ["PROMPT", "ROLES", "Decoding", "State", "prompt_name"]

@@ -37,6 +37,7 @@ from passes.graph.serving import most_groups
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace
+from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
 
 CHUNK = 64
@@ -217,7 +218,7 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         module = expand(load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module)
         for step in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
             module = expand(step.run(module, inside))
-        module = LowerPass().run(spread(cut_alike(planned, module)), inside)
+        module = LocalizePass().run(expand(LowerPass().run(spread(cut_alike(planned, module)), inside)), inside)
     except InvalidInput as error:
         context.sink.warn(NoPromptProgram(chunk, error.diagnostics[0].message), where="--chunk")
         return None

@@ -38,6 +38,8 @@ of a channel then arrive in the order of microbatches in which they are sent (``
 writes none, but what computes the same in another way, such as ``b + a`` for ``a + b``, is refuted too. *Not proven*: the proof
 does not know enough (an operator without a definition, random numbers, a size that no type states).
 
+Of a decoder, the prompt program is proven as the step is: ``prompt.ir`` has its model, and its programs.
+
 **On trust** (``verdict.TRUSTED``): that ``plan.ir`` holds the model (the importer, ``canonicalize`` and ``states`` are not
 checked), the layout rules, kernels (their rounding, the order of sums), and the runtime, which follows programs and rows. That
 rows do not wait for each other for ever is what the verifier finds when a build is opened.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dnnc.build.build import Build, read_program
+from dnnc.build.decoding import PROMPT, prompt_name
 from dnnc.build.snapshot import TORCH, Snapshot
 from dnnc.check.faults import BuildWithoutWeights
 from dnnc.check.proof.constants import Weights, parts_of_weights
@@ -17,7 +19,7 @@ from dnnc.check.proof.programs import Files, Line, StageText, read_stages
 from dnnc.check.proof.rows import row_faults
 from dnnc.check.proof.segments import Unreadable
 from dnnc.check.proof.stage import Goal, StageProof, alike, completed, lines_by_channel, received_values
-from dnnc.check.proof.verdict import ProofReport, StageVerdict
+from dnnc.check.proof.verdict import NO_PROMPT, PROMPTS, TRUSTED, ProofReport, StageVerdict
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
 from ir.core.names import bare
@@ -45,11 +47,31 @@ def prove_build(build: Build, progress: Progress = lambda label, fraction: None)
     if build.weights == "none":
         raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
     progress("read the programs", None)
-    module = read_program(build.files)
     weights = Weights(build)
-    verdicts, failures = _proven(module, build.files, weights, progress)
+    trusts: tuple[str, ...] = TRUSTED
+    verdicts, failures = _proven(read_program(build.files), build.files, weights, progress)
+    if build.decoding is not None and build.decoding.chunk > 1:
+        if PROMPT in build.files.contents:
+            own, wrong = _proven(read_program(build.files, PROMPT), PromptFiles(build.files), weights, progress)
+            verdicts = (*verdicts, *(replace(verdict, prompt=True) for verdict in own))
+            failures, trusts = (*failures, *wrong), (PROMPTS, *TRUSTED[1:])
+        else:
+            trusts = (*TRUSTED, NO_PROMPT)
     build.files.confirm()
-    return ProofReport(str(build.folder), verdicts, failures, weights.own_copy, time.perf_counter() - start)
+    return ProofReport(str(build.folder), verdicts, failures, weights.own_copy, time.perf_counter() - start, trusts)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFiles:
+    """The files of a build, in which the models of the prompt program have the names of those of the step."""
+
+    files: Files
+
+    def read(self, name: str) -> bytes:
+        return self.files.read(prompt_name(name))
+
+    def weights_for(self, model: str) -> dict[str, int]:
+        return self.files.weights_for(prompt_name(model))
 
 
 def prove_module(module: Module) -> ProofReport:

@@ -19,13 +19,19 @@ TRUSTED = (
     RUNTIME,
 )
 """What a proof takes on trust."""
+PROMPTS = (
+    "plan.ir holds the model, and prompt.ir the same for several tokens at once: the importer, 'canonicalize' and 'states' are "
+    "not checked"
+)
+"""The first of these of a build with a prompt program."""
+NO_PROMPT = "the programs of prompts, which a build of an earlier version does not describe"
 OWN_COPY = "the weights of the build's own copy (annotated.onnx), since the model's files are gone or have changed"
 
 
 @dataclass(frozen=True, slots=True)
 class StageVerdict:
-    """A stage: ``texts`` different programs; ``ops``, ``collectives`` and ``weights`` of its first member. ``failure``: why it
-    is not proven; None if it is."""
+    """A stage, in its prompt program where ``prompt``: ``texts`` different programs; ``ops``, ``collectives`` and ``weights``
+    of its first member. ``failure``: why it is not proven; None if it is."""
 
     index: int
     devices: tuple[str, ...]
@@ -34,6 +40,11 @@ class StageVerdict:
     collectives: int
     weights: int
     failure: Failure | None
+    prompt: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"stage {self.index} on {', '.join(self.devices)}{', its prompt program' if self.prompt else ''}"
 
     @property
     def verdict(self) -> str:
@@ -41,12 +52,14 @@ class StageVerdict:
 
     def __str__(self) -> str:
         counts = ((self.ops, "op"), (self.collectives, "collective"), (self.weights, "weight"))
-        return ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in counts) + f": {self.verdict}"
+        told = ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in counts)
+        return f"{'prompts: ' if self.prompt else ''}{told}: {self.verdict}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "stage": self.index,
             "devices": list(self.devices),
+            **({"prompt": True} if self.prompt else {}),
             "programs": self.texts,
             "ops": self.ops,
             "collectives": self.collectives,
@@ -70,7 +83,7 @@ class ProofReport:
     @property
     def failures(self) -> list[tuple[str, Failure]]:
         """What was not shown, with its place: refutations first."""
-        own = [(f"stage {s.index} on {', '.join(s.devices)}", s.failure) for s in self.stages if s.failure is not None]
+        own = [(s.place, s.failure) for s in self.stages if s.failure is not None]
         found = [*own, *((self.build, failure) for failure in self.between)]
         return sorted(found, key=lambda item: item[1].verdict != REFUTED)
 
@@ -108,4 +121,4 @@ class ProofReport:
         }
 
 
-__all__ = ["KERNELS", "LAYOUT_RULES", "NOT_PROVEN", "REFUTED", "RUNTIME", "ProofReport", "StageVerdict"]
+__all__ = ["KERNELS", "LAYOUT_RULES", "NOT_PROVEN", "NO_PROMPT", "PROMPTS", "REFUTED", "RUNTIME", "ProofReport", "StageVerdict"]

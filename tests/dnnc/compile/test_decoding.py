@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import dnnc
-from dnnc.check.proof import prove
+from dnnc.build.build import Build
+from dnnc.check.proof import prove, prove_build
+from dnnc.check.proof.verdict import NO_PROMPT
 from dnnc.check.witness import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
@@ -69,6 +72,16 @@ def test_the_stages_of_both_programs_compute_the_whole_model(cache: str, tmp_pat
     assert_computes(tmp_path / "b", decoding, ids, expected)
     report = prove(tmp_path / "b")
     assert report.error() is None
+    assert [(stage.index, stage.prompt) for stage in report.stages] == [(0, False), (1, False), (0, True), (1, True)]
+    build = Build.open(tmp_path / "b")
+    wrong = {**build.files.contents, "stages/stage1.prompt.onnx": build.files.read("stages/stage1.onnx")}
+    error = prove_build(replace(build, files=replace(build.files, contents=wrong))).error()
+    assert error is not None
+    assert "stage 1 on cpu1, its prompt program" in str(error)
+    old = {name: data for name, data in build.files.contents.items() if name != "prompt.ir"}
+    report = prove_build(replace(build, files=replace(build.files, contents=old)))
+    assert report.error() is None
+    assert NO_PROMPT in report.trusted
 
 
 def recurrent(path: Path, *, shape: tuple[int, ...] = (4, 8)) -> None:

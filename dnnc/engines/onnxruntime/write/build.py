@@ -5,6 +5,7 @@ What is in it::
     manifest.json    versions, source; digest of itself and of every other file but the trace and the report
     plan.json        the plan, to read, edit and replay (``dnnc.build.plan_json``)
     plan.ir          the final module as text, repeated blocks folded, with the programs that devices run
+    prompt.ir        of a decoder, the same of its prompt program, which takes several tokens at once
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     report.html      the plan as a web page (``dnnc.report.page``)
     annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM
-from dnnc.build.decoding import prompt_name
+from dnnc.build.decoding import PROMPT, prompt_name
 from dnnc.build.members import model_name
 from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.build.segments import StageSegments, cut_stages, with_segments
@@ -106,6 +107,8 @@ def write_build(
         progress("write the plan", None)
         cut = cut_stages(module)
         write_plan_files(module, target, made_by, cut)
+        if prompt is not None:
+            (target / PROMPT).write_text(made_by + _module_text(prompt, cut_stages(prompt)), encoding="utf-8")
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         if report:
             write_report(module, target)
@@ -189,12 +192,16 @@ def is_build(folder: Path) -> bool:
 
 def write_plan_files(module: Module, target: Path, made_by: str, cut: Sequence[StageSegments] = ()) -> None:
     """Writes ``plan.ir``, with the programs of the stages ``cut``, and ``plan.json``."""
+    (target / PROGRAM).write_text(made_by + _module_text(module, cut), encoding="utf-8")
+    (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
+
+
+def _module_text(module: Module, cut: Sequence[StageSegments]) -> str:
+    """The text of a module, what repeats folded, with the programs of the stages ``cut``."""
     from ir import print_module
     from passes.graph.folding import fold
 
-    folded = with_segments(fold(module.without(Program)), cut)
-    (target / PROGRAM).write_text(made_by + print_module(folded), encoding="utf-8")
-    (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
+    return print_module(with_segments(fold(module.without(Program)), cut))
 
 
 def write_report(module: Module, target: Path) -> None:
