@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.outcomes import AGREE
-from ir.core.topology import Device, DeviceType, Topology
+from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.memory.footprint import overfull
 from passes.costs.memory.liveness import live_bytes
@@ -63,7 +62,7 @@ from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
 from passes.partition.options import MeshOptions, worth_finding
 from passes.plan.written import written
 from passes.solvers.anytime import Limits
-from passes.solvers.work import is_over, now, sufficient_gap
+from passes.solvers.work import sufficient_gap
 
 SECONDS = 60.0
 """Of counted work, of a search that is given no limit."""
@@ -285,25 +284,32 @@ class MeshesSearch(MeshOptions):
             shares=self.shares_of(module, topology),
         )
 
-        def bounded(
-            among: Submeshes, strategy: str = "", overlap: float | None = None, other: Bounding | None = None
-        ) -> Bounding:
-            return Bounding(
-                module,
-                topology,
-                net,
-                context.analyses.get(folding, module.entry, module),
-                among,
-                memory=self.device_memory,
-                uneven=self.uneven,
-                training=self.training,
-                microbatches=self.step_microbatches,
-                family=self.family,
-                strategy=strategy,
-                overlap=overlap,
-                other=other,
-                progress=context.progress,
-            )
+        overlaps: tuple[float | None, ...] = (None,)
+        if self.training and not self.strategy:
+            overlaps = (UNSUMMED,) if avoids_sums(module) else overlaps_on(topology.types)
+
+        def bounded(among: Submeshes, strategy: str = "") -> Bounding:
+            """What a stage hides of its sums of gradients is bounded in two ways, neither of which is the nearer for all."""
+            bounding: Bounding | None = None
+            for overlap in overlaps:
+                bounding = Bounding(
+                    module,
+                    topology,
+                    net,
+                    context.analyses.get(folding, module.entry, module),
+                    among,
+                    memory=self.device_memory,
+                    uneven=self.uneven,
+                    training=self.training,
+                    microbatches=self.step_microbatches,
+                    family=self.family,
+                    strategy=strategy,
+                    overlap=overlap,
+                    other=bounding,
+                    progress=context.progress,
+                )
+            assert bounding is not None
+            return bounding
 
         limits = self.limits(context)
         if context.incumbent is not None and limits.gap >= ENOUGH_PROVEN:  # else less was asked for
@@ -313,7 +319,9 @@ class MeshesSearch(MeshOptions):
             if self.strategy:
                 plan, bound = stages_by_name(bounded, meshes, self.strategy, self.stages, limits), 0.0
             else:
-                plan, bound, missing = self.hiding(module, topology.types, partial(bounded, meshes), limits)
+                search = StageSearch(bounded(meshes), limits)
+                plan, bound = search.run(self.stages), search.bound
+                missing = search.nearest(self.stages) if plan is None else ""
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
@@ -332,30 +340,6 @@ class MeshesSearch(MeshOptions):
             interrupted=int(plan.interrupted),
         )
         return plan, min(max(bound, plan.bound), plan.value), ""
-
-    def hiding(
-        self, module: Module, types: Iterable[DeviceType], bounded: Callable[..., Bounding], limits: Limits
-    ) -> tuple[StagesPlan | None, float, str]:
-        """The best plan in stages, a bound, and what the nearest lacks where there is none. In training the search is made
-        for each of ``overlaps_on``: what a stage hides of its sums of gradients is bounded in two ways, neither of which is the
-        nearer for all machines."""
-        overlaps: tuple[float | None, ...] = (None,)
-        if self.training:
-            overlaps = (UNSUMMED,) if avoids_sums(module) else overlaps_on(types)
-        best, bound, missing, ends = None, 0.0, "", now() + limits.seconds
-        bounding: Bounding | None = None
-        for number, overlap in enumerate(overlaps):
-            bounding = bounded(overlap=overlap, other=bounding)
-            beaten, seconds = best.value if best is not None else math.inf, (ends - now()) / (len(overlaps) - number)
-            search = StageSearch(bounding, replace(limits, seconds=seconds, beaten=min(limits.beaten, beaten)))
-            found = search.run(self.stages)
-            bound, best = max(bound, search.bound), found or best
-            missing = search.nearest(self.stages) if best is None else ""
-            if search.near(limits.gap, math.inf) or (found is not None and found.interrupted) or is_over():
-                break
-            if best is not None and best.value <= bound * (1 + limits.gap):
-                break
-        return best, bound, missing
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:

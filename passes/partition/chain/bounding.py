@@ -134,7 +134,22 @@ class Bounding:
         began = now()
         smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
         self.base = self.built(meshes.forms[smallest])
-        self.units = units_of(module.entry, folding, self.base)
+        if other is None:
+            self.count()
+            self.forms = [self.cheapest(mesh) for mesh in meshes.forms]
+        else:
+            self.share(other)
+            self.forms = [Form(one.mesh, one.core.copy(), one.whole.copy(), one.bytes, one.saved) for one in other.forms]
+        self.equip(self.forms[smallest], self.base)
+        self.took[len(self.base.mesh.axes)] = now() - began
+        self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
+        self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
+        self.blocks = meshes.blocks
+        self.beside = self.links_of(0)
+
+    def count(self) -> None:
+        """What depends on no form, nor on the overlap."""
+        self.units = units_of(self.module.entry, self.folding, self.base)
         self.unit_of = {op: unit for unit, ops in enumerate(self.units.ops) for op in ops}
         self.runs_of: dict[int, list[tuple[int, int]]] = {}
         for first, row in enumerate(self.units.keys):
@@ -144,17 +159,17 @@ class Bounding:
         self.parts: Parts | None = None
         self.sizes = [
             frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
-            for _, rule in rules(module, module.entry)
+            for _, rule in rules(self.module, self.module.entry)
         ]
         self.least_bytes, self.further = self.least_memory(self.base), self.least_saved(self.base)
-        self.workspace = Workspace(self.base, self.units, module.resources, training=training, microbatches=microbatches)
-        self.forms = [self.cheapest(mesh) for mesh in meshes.forms]
-        self.equip(self.forms[smallest], self.base)
-        self.took[len(self.base.mesh.axes)] = now() - began
-        self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
-        self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
-        self.blocks = meshes.blocks
-        self.beside = self.links_of(0)
+        resources, training, microbatches = self.module.resources, self.training, self.microbatches
+        self.workspace = Workspace(self.base, self.units, resources, training=training, microbatches=microbatches)
+
+    def share(self, other: Bounding) -> None:
+        """What ``count`` made for ``other``."""
+        self.units, self.unit_of, self.runs_of, self.sizes = other.units, other.unit_of, other.runs_of, other.sizes
+        self.once, self.volumes, self.parts = other.once, other.volumes, other.parts
+        self.least_bytes, self.further, self.workspace = other.least_bytes, other.further, other.workspace
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
@@ -273,11 +288,11 @@ class Bounding:
                 break
             few, limit = fewest, most / (flushes + fewest - 1) if flushes else most
         self.volumes = volumes_of(self.base, self.units.ops, reach)
-        if self.other is not None:
-            self.other.better(most, flushes)
         most_sent = max((int(value.stages.max()) for value in self.volumes.again), default=1)
         self.beside = self.links_of(most_sent - 1)
         self.tables = {}
+        if self.other is not None:
+            self.other.volumes, self.other.beside, self.other.tables = self.volumes, self.beside, {}
         return most_sent > 1
 
     def cheapest(self, mesh: DeviceMesh) -> Form:
@@ -387,6 +402,15 @@ class Bounding:
             self.took[axes] = max(self.took.get(axes, 0.0), now() - began)
         assert form.cutter is not None
         return form.cutter
+
+    def nearer(self, run: StageRun, sides: tuple[bool, bool]) -> Form:
+        """The form of a run, with a problem, in which it is bounded better: with this overlap or the other."""
+        form = self.forms[run.block.form]
+        self.cutter(form)
+        if self.other is None:
+            return form
+        own, other = (one.own_table(run.block, *sides).seconds[run.first, run.behind] for one in (self, self.other))
+        return form if own >= other else self.other.forms[run.block.form]
 
     def built_by(self, number: int, ends: float) -> bool:
         """Builds the problem of a form; whether there was the time for it. Others are built when a plan uses them: to ask the

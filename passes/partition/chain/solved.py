@@ -31,7 +31,7 @@ from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter, StageInput
 from passes.partition.chain.bounding import Bounding, Form
 from passes.partition.chain.chains import Chain
-from passes.partition.chain.pipeline import StageRun
+from passes.partition.chain.pipeline import StageRun, alike
 from passes.partition.layouts.decide import decisions_of, truthful, truthful_plan
 from passes.partition.layouts.mesh.alive import Alive
 from passes.partition.layouts.mesh.fitting import Fitter
@@ -55,13 +55,13 @@ MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class StageTask:
-    """A stage that is to be solved: the ``run`` and its ``ops``, its problem, cut by ``cutter``, and its ``border``;
+    """A stage that is to be solved: the ``run`` and its ``ops``, its ``problem``, cut from that of ``form``, its ``border``;
     ``in_flight``: of how many microbatches it holds what their backward passes need; ``buffers``: bytes of those for what it
     receives of stages before it; ``returned``: of those for gradients of what it makes, by name and layout."""
 
     run: StageRun
     ops: tuple[int, ...]
-    cutter: Cutter
+    form: Form
     problem: StageInput
     border: Border
     in_flight: int
@@ -71,6 +71,11 @@ class StageTask:
     @property
     def given(self) -> ShardInput:
         return self.problem.given
+
+    @property
+    def cutter(self) -> Cutter:
+        assert self.form.cutter is not None
+        return self.form.cutter
 
     def made(self, choices: Sequence[int], name: str) -> int:
         """The number of the layout in which the stage makes a value."""
@@ -165,8 +170,10 @@ class StageSolver:
         made_in: dict[str, tuple[int, Placements]] = {}  # the stage that makes a value, and the layout there
         seconds, sends = [0.0] * len(sequence.runs), dict[str, float]()
         stages = []
+        sides = alike(sequence.runs)
         for number, (run, ops) in enumerate(zip(sequence.runs, sequence.ops, strict=True)):
-            cutter = self.bounding.cutter(self.bounding.forms[run.block.form])
+            form = self.bounding.nearer(run, sides[number])
+            cutter = self.bounding.cutter(form)
             everywhere: Placements = (Replicate(),) * len(run.block.mesh.axes)
             entering, leaving = cutter.crossing(ops)
             arriving = {}
@@ -186,7 +193,7 @@ class StageSolver:
                 size = self.size(cutter, name, layout, sequence.parties[maker][0], sequence.parties[number][0])
                 buffers += buffer_bytes("sum", maker, number, size)
             returned = {name: self.returned(sequence, cutter, name, number, readers[name]) for name in leaving}
-            stage = StageTask(run, ops, cutter, problem, border, in_flight, buffers, returned)
+            stage = StageTask(run, ops, form, problem, border, in_flight, buffers, returned)
             plan = self.plan_of(stage)
             if plan is None:
                 return number
@@ -232,6 +239,7 @@ class StageSolver:
         key = (
             self.bounding.units.key(run.first, run.behind),
             run.block.form,
+            stage.given.overlap,
             stage.in_flight,
             tuple(border.arriving.values()),
             tuple(tuple(row.tolist()) for row in border.send.values()),
@@ -273,7 +281,7 @@ class StageSolver:
     def new_plan(self, stage: StageTask, limit: float | None) -> ShardPlan | None:
         """By the tables of the units that bound the stage or, where no way through these fits, by those of ``in_flight``
         microbatches; by a search where that is not near its bound. ``limit``: bytes of what adds up over nodes."""
-        form = self.bounding.forms[stage.run.block.form]
+        form = stage.form
         by_tables: ShardPlan | None = None
         for microbatches in sorted({1, stage.in_flight}):
             by_tables = by_tables or self.plan_by_tables(stage, form, form.keeping(microbatches), limit)
@@ -368,7 +376,7 @@ class StageSolver:
     def decided(self, solved: SolvedStage) -> Staged:
         """The decisions of a stage's plan, with their costs counted a second time, by ``price``."""
         staged = self.staged(solved.stage, solved.plan.choices)
-        counted = staged.bill.relaxed(self.bounding.overlap, self.bounding.microbatches)
+        counted = staged.bill.relaxed(solved.stage.given.overlap, self.bounding.microbatches)
         if not math.isclose(counted, solved.work, rel_tol=AGREE, abs_tol=1e-12):
             raise AssertionError(f"the search counts {solved.work} s of a stage, its second count {counted} s")
         return staged

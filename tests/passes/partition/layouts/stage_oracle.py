@@ -30,6 +30,7 @@ from passes.meshes.layouts import Placements
 from passes.meshes.mesh import DeviceMesh, mesh_of, shapes
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
+from passes.partition.chain.bounding import Form
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block, SharesOf
@@ -246,7 +247,8 @@ class Oracle:
             if self.memory is None and not self.microbatches:
                 self.known[key] = least(whole_problem)
             else:
-                task = StageTask(StageRun(0, 0, Block(0, block.form, block.mesh)), ops, cutter, stage, border, in_flight)
+                form = Form(block.mesh, *[np.zeros((0, 0))] * 4, cutter)
+                task = StageTask(StageRun(0, 0, Block(0, block.form, block.mesh)), ops, form, stage, border, in_flight)
                 self.known[key] = self.least_of_all(whole_problem, task, fixed, buffers)
         return self.known[key]
 

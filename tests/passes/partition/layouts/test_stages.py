@@ -116,7 +116,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
-    bounding, value, bound = None, math.inf, 0.0
+    bounding = None
     for overlap in OVERLAPS if microbatches else (None,):
         bounding = Bounding(
             module,
@@ -130,10 +130,9 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
             overlap=overlap,
             other=bounding,
         )
-        search = StageSearch(bounding, Limits(seconds=60.0, gap=ENOUGH_PROVEN, beaten=value))
-        plan = search.run(stages)
-        value, bound = plan.value if plan else value, max(bound, search.bound)
-    return min(bound, value), value
+    assert bounding is not None
+    plan = StageSearch(bounding, Limits(seconds=60.0, gap=ENOUGH_PROVEN)).run(stages)
+    return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
 def shares_of(module: Module) -> SharesOf:

@@ -23,7 +23,7 @@ from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
-from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.bounding import Bounding, Form
 from passes.partition.chain.crossings import reaches, stages_needed
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
@@ -58,7 +58,8 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
             entering, leaving = cutter.crossing(ops)
             layouts = {name: len(whole.layouts[name].placements) for name in (*entering, *leaving)}
             border = Border(send={name: np.zeros(layouts[name]) for name in leaving})
-            task = StageTask(StageRun(first, behind, Block(0, 0, mesh)), ops, cutter, cutter.cut(ops, border), border, 1)
+            form = Form(mesh, *[np.zeros((0, 0))] * 4, cutter)
+            task = StageTask(StageRun(first, behind, Block(0, 0, mesh)), ops, form, cutter.cut(ops, border), border, 1)
             problem = task.given.problem
             choices = [int(generator.integers(len(problem.node(node).seconds))) for node in range(problem.size)]
             decisions = task.decisions(choices)
