@@ -36,13 +36,15 @@ from passes.graph.positional import spread
 from passes.graph.serving import most_groups
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, Pair, Role, StatesPass, array_of, caches, named, roles_of
-from passes.prepare.states.faults import CacheNotInPlace
+from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
 from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
 
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
 ZOO = "zoo:"
+BRANCH = "%use_cache_branch"
+"""The input by which a decoder that optimum merged chooses its branch."""
 GATHER = "onnx.Gather"
 _OF_SIZES = ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile")
 OF_SIZES = frozenset({GROUP_QUERY, *(f"onnx.{name}" for name in _OF_SIZES)})
@@ -99,6 +101,8 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
     imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
     func = imported.module.entry
+    if BRANCH in {arg.name for arg in func.args}:
+        raise InvalidInput(TwoBranches(BRANCH[1:]), where=options.model)
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)

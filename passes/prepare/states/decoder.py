@@ -13,13 +13,16 @@ from ir.core.module import Module
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput
+from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, TooFewPositions
 from passes.prepare.states.masks import Masks, array_of
 from passes.prepare.states.pairs import Pair
 from passes.prepare.states.roles import Role, roles_of
 from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
+TABLES = {GROUP_QUERY: (7, 8), "onnx.com.microsoft.RotaryEmbedding": (2, 3)}
+"""Operands that have a row for each position: cosines and sines."""
+SAME_NUMBERS = frozenset(f"onnx.{name}" for name in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 QUERY_LENGTHS = 16
 """The operand of GroupQueryAttention with the number of new tokens of each sequence."""
 I64 = DType.I64
@@ -65,6 +68,7 @@ class Decoder:
         for arg in self.others:
             if arg.name != self.ids.name and arg.name in read:
                 self.compute(arg)
+        self.require_positions()
         ops = [one for op in self.func.ops for one in self.in_place(op)]
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
@@ -109,6 +113,21 @@ class Decoder:
             writer.add("onnx.Add", arg.name, (writer.position.name, writer.constant("step", [self.step])), type_)
         else:
             raise InvalidInput(NotOneInput(arg.name[1:], str(type_)), where=self.module.name)
+
+    def require_positions(self) -> None:
+        """Raises InvalidInput where the model looks positions up in a table of fewer rows than the caches have positions: the
+        step that comes to its end would fail."""
+        places = {f"%{name}" for name, role in self.roles.items() if role is Role.POSITIONS}
+        for op in self.func.ops:
+            tables = [op.operands[place] for place in TABLES.get(op.name, ()) if place < len(op.operands)]
+            if op.name in SAME_NUMBERS and op.operands[0] in places:
+                places.update(value.name for value in op.results)
+            elif op.name == "onnx.Gather" and op.operands[1] in places and op.get("axis", 0) == 0:
+                tables = [op.operands[0]]
+            for table in (self.module.resources[name] for name in tables if name in self.module.resources):
+                rows = table.type.shape[0] if isinstance(table.type, TensorType) and table.type.shape else None
+                if isinstance(rows, int) and rows < self.context:
+                    raise InvalidInput(TooFewPositions(table.name, rows, self.context), where=op.location.node or op.id)
 
     def counted_lengths(self, arg: Value) -> None:
         """Raises InvalidInput for a step of several tokens that see each other, whatever their order."""

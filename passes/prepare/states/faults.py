@@ -109,3 +109,24 @@ class BatchNotTold(Fault, code="E4109"):
     name: str
     shape: str
     batch: int
+
+
+class TooFewPositions(Fault, code="E4113"):
+    """A table of positions, or of their angles, has fewer rows than the caches are to have positions."""
+
+    message = "the model knows {rows} positions, by {table}, fewer than the {context} of its caches"
+    hint = "compile with --context {rows}, or less"
+    table: str
+    rows: int
+    context: int
+
+
+class TwoBranches(Fault, code="E4114"):
+    """An export holds two models, with caches and without, and an input that chooses between them."""
+
+    message = "the input {name} chooses between two models in this file, with caches and without; one with caches is needed"
+    hint = (
+        "give the file of the branch with caches: 'optimum-cli export onnx --no-post-process' leaves it as "
+        "decoder_with_past_model.onnx"
+    )
+    name: str

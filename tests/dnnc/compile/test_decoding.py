@@ -240,6 +240,17 @@ def test_a_state_without_one_dimension_of_the_batch_is_refused(tmp_path: Path) -
     assert answers[0] == answers[1] == answers[2]
 
 
+def test_a_file_of_two_models_and_a_short_table_are_refused(tmp_path: Path) -> None:
+    summing(tmp_path / "m.onnx")
+    with pytest.raises(InvalidInput, match="the model knows 32 positions, by @places, fewer than the 33 of its caches"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=33, states=("h0=hN",))
+    merged = onnx.load(tmp_path / "m.onnx")
+    merged.graph.input.append(helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, (1,)))
+    onnx.save(merged, tmp_path / "m.onnx")
+    with pytest.raises(InvalidInput, match="the input use_cache_branch chooses between two models in this file"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=16)
+
+
 def test_masks_that_hide_are_refused(tmp_path: Path) -> None:
     """A padding mask of PyTorch is true where nothing is seen: the opposite of an attention mask."""
     summing(tmp_path / "m.onnx", "key_padding_mask")
