@@ -372,11 +372,19 @@ def _port(value: Value) -> ValueInfo:
 
 
 def _without(stage: StageProgram, inside: Collection[str]) -> StageProgram:
-    """The stage without inputs and outputs of these names."""
+    """The stage without inputs and outputs of these names, which stay in its processes."""
     if not inside:
         return stage
     inputs, outputs = (tuple(p for p in ports if p.name not in inside) for ports in (stage.inputs, stage.outputs))
-    return replace(stage, inputs=inputs, outputs=outputs)
+    members = (
+        replace(
+            member,
+            outputs=tuple(part for part in member.outputs if part.name not in inside),
+            states=tuple(part for part in member.outputs if part.name in inside),
+        )
+        for member in stage.members
+    )
+    return replace(stage, inputs=inputs, outputs=outputs, members=tuple(members))
 
 
 def _with_programs(files: Snapshot) -> Module:

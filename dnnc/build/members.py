@@ -80,7 +80,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class MemberProgram:
-    """What one member runs. ``inputs``: of the model, whole; ``receives``, ``sends`` and ``outputs`` its parts."""
+    """What one member runs. ``inputs``: of the model, whole; ``receives``, ``sends`` and ``outputs`` its parts; ``states``: of
+    what states become, which stays with the member, the parts."""
 
     device: str
     inputs: tuple[str, ...]
@@ -88,6 +89,7 @@ class MemberProgram:
     receives: tuple[Part, ...]
     sends: tuple[Part, ...]
     outputs: tuple[Part, ...]
+    states: tuple[Part, ...] = ()
 
 
 def read_members(

@@ -10,7 +10,7 @@ segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dnnc.build.members import collective_levels
@@ -61,7 +61,9 @@ def _cut(module: Module, stage: Stage) -> StageSegments:
     if stage.mesh:
         members = tuple(map(_with_resources_as_values, members))
     levels = collective_levels(members)
-    segments = [list(_segments(member, levels)) if stage.mesh else [(0, _whole(member, stage))] for member in members]
+    segments = [
+        list(_segments(member, levels, module.states)) if stage.mesh else [(0, _whole(member, stage))] for member in members
+    ]
     models = tuple(LocalModel(n, level, func) for n, of_member in enumerate(segments) for level, func in of_member)
     number = {member.device: n for n, member in enumerate(members)}
     programs = []
@@ -130,7 +132,7 @@ def _renamed_operands(op: Op, names: Mapping[str, str]) -> Op:
     return replace(op, operands=tuple(names.get(name, name) for name in op.operands))
 
 
-def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tuple[int, Func]]:
+def _segments(program: LocalProgram, levels: Mapping[int, int], states: Collection[str]) -> Iterator[tuple[int, Func]]:
     """Level and function of each segment of a member. The arguments are values of earlier segments, of collectives, and inputs
     of the stage; the results are the values that later segments, collectives and other stages read. An op that depends on
     weights only is repeated in each segment that reads its results, so these are never handed from segment to segment."""
@@ -152,7 +154,7 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
             level_of[value.name], types[value.name] = level, value.type
     for name in program.results:
         reading_levels.setdefault(name, set()).add(-1)
-    constant = _constant_ops(program)
+    constant = _constant_ops(program, states)
     for level, ops_of_level in sorted(ops_at.items()):
         varying = [op for op in ops_of_level if not any(value.name in constant for value in op.results)]
         leaving = {name for name in constant if -1 in reading_levels.get(name, ()) and level == 0}
@@ -166,11 +168,12 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
             yield level, Func(name, tuple(Value(arg, types[arg]) for arg in args), tuple(results), tuple(ops))
 
 
-def _constant_ops(program: LocalProgram) -> dict[str, Op]:
+def _constant_ops(program: LocalProgram, states: Collection[str]) -> dict[str, Op]:
     """Ops that depend on constants and weights only and draw no random numbers, by the names of their results, in order."""
     makers: dict[str, Op] = {}
     for op in program.ops:
-        if not is_collective(op) and not has(op, RANDOM) and all(name[0] == "@" or name in makers for name in reads(op)):
+        steady = all(name in makers or (name[0] == "@" and name not in states) for name in reads(op))
+        if steady and not is_collective(op) and not has(op, RANDOM):
             makers.update((value.name, op) for value in op.results)
     return makers
 

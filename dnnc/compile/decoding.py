@@ -25,15 +25,16 @@ from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import StageSet
-from ir.core.module import Func, Module, Plan, Schedule, Stage
+from ir.core.module import Func, Mesh, Module, Plan, Schedule, Stage
 from ir.core.ops import Op
-from ir.core.types import UNKNOWN, Dim, TensorType, Type, type_bytes
+from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from ir.text.units import bytes_text, count_text, seconds_text
 from passes.framework.base import Pass, PassContext
-from passes.framework.registry import NO_MESH, PASSES
+from passes.framework.registry import PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
 from passes.graph.serving import most_groups
+from passes.meshes.costs.cross_mesh import part_bytes, parties
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
@@ -71,12 +72,11 @@ def of_states(options: CompileOptions) -> CompileOptions:
     excluded = {
         "training": asks_training(options),
         "a range of --dim": options.ranges,
-        "--mesh": options.mesh not in ("", NO_MESH),
         "--inputs": options.inputs is not None,
     }
     if found := tuple(name for name, asked in excluded.items() if asked):
         raise UsageError(StatesAlone(found), where="--context" if options.context is not None else "--state")
-    return options if options.plan is not None else replace(options, mesh=NO_MESH)
+    return options
 
 
 def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pass, ...]:
@@ -216,6 +216,10 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
         context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
         return None
+    plan = planned.first(Plan)
+    if plan is not None and any(stage.mesh for stage in plan.stages):
+        context.sink.warn(NoPromptProgram(chunk, "a stage is on a mesh"), where="--chunk")
+        return None
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     try:
         at = sized(options, chunk)
@@ -265,11 +269,12 @@ def with_tokens(plan: Plan, module: Module) -> Plan:
     latency = max(schedule.latency, plan.value)
     every = max(plan.value, latency / groups)
     held: dict[int, int] = {}
+    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     served = {row.index: most_groups(groups, row.replicas, row.serves) for row in plan.stages}
     stages = {name: op.facet(StageSet) for op in entry.ops for name in op.operands if name.startswith("@")}
     for name in states:
         if (facet := stages.get(name)) is not None:
-            size = served[facet.stages[0]] * (type_bytes(resources[name].type) or 0)
+            size = served[facet.stages[0]] * part_bytes(resources[name].type, sides[facet.stages[0]][0])
             held[facet.stages[0]] = held.get(facet.stages[0], 0) + size
     caches = ", ".join(
         f"{bytes_text(held.get(row.index, 0))} on {'each of ' * (len(row.devices) > 1)}{','.join(row.devices)}"

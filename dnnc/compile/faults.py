@@ -305,9 +305,9 @@ class WithoutContext(Fault, code="E1044"):
 
 
 class StatesAlone(Fault, code="E1045"):
-    """States stay in stages on single devices, in inference, and their sizes are stated."""
+    """States are kept in inference, and their sizes are stated."""
 
-    message = "states are kept in inference, by stages on single devices, and there is {found}"
+    message = "states are kept in inference, with sizes that are numbers, and there is {found}"
     found: tuple[str, ...]
 
 

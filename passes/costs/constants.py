@@ -1,10 +1,10 @@
 """Ops that compute the same in every run (masks, positions): every stage that needs them has its own, so they never cross.
 
-An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number and
-that training does not move, is not random, and no result of it is one of the function or is captured by the body of another
-op. Nor is what ends a chain of epilogues (``op_time``) because several ops read it, if one of these could be fused: alone
-with it in a stage it would be, and what an op costs must not hang on where others are. A constant op belongs to no unit: a
-run holds those it reads.
+An op is *constant* where it reads nothing but what constant ops make, positions of tokens, which every stage of a decoder is
+given, and constants that are small or repeat one number and that training does not move, is not random, and no result of it is
+one of the function or is captured by the body of another op. Nor is what ends a chain of epilogues (``op_time``) because
+several ops read it, if one of these could be fused: alone with it in a stage it would be, and what an op costs must not hang on
+where others are. A constant op belongs to no unit: a run holds those it reads.
 Written down, all stages but the first have copies of it (``passes.plan.copies``).
 """
 
@@ -17,6 +17,7 @@ from ir.ops.grads import written_resources
 from ir.ops.operators import RANDOM, has
 from passes.costs.op_time import epilogues, is_head, may_fuse
 from passes.graph.graph import reads
+from passes.graph.positional import POSITION
 
 
 def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
@@ -24,7 +25,8 @@ def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     kept = {value.name for value in func.results}
     for op in func.ops:
         kept.update(name for name in reads(op) if name not in op.operands)
-    known, found = set[str](), set[int]()
+    positions = dict(func.attributes).get(POSITION)
+    known, found = {f"%{positions.value}"} if positions is not None else set[str](), set[int]()
     ends, moving = _ends(func), written_resources(func.ops).union(weights)
     for position, op in enumerate(func.ops):
         if position in ends or op.regions or has(op, RANDOM) or not op.name.startswith("onnx."):

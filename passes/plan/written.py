@@ -31,8 +31,10 @@ from ir.core.types import Replicate, Type
 from ir.ops.opdefs import COLLECTIVES
 from passes.costs.learning import trained
 from passes.costs.memory.footprint import buffer_bytes
+from passes.costs.memory.liveness import resource_bytes
 from passes.costs.network import network
 from passes.graph.graph import cuts_of, reads
+from passes.graph.serving import groups_of, most_groups
 from passes.graph.sizes import assessed
 from passes.graph.symbols import insert_symbols
 from passes.meshes.costs.cross_mesh import message_bytes, parties
@@ -235,7 +237,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 ops=len(stage.ops),
                 compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
                 collectives=max(0.0, stage.bill.communication - stage.bill.hidden),
-                weights=bytes_.weights,
+                weights=bytes_.weights - (_idle_bytes(module, stage) if stage.others else 0),
                 workspace=bytes_.workspace,
                 mesh=names[number],
                 replicas=stage.replicas,
@@ -269,6 +271,13 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         filling = (plan.microbatches + len(stages) - 1) * slowest
         return replace(plan, stages=filled, value=max(filling, step(load, plan.microbatches).period))
     return replace(plan, stages=filled, value=largest_load(load))
+
+
+def _idle_bytes(module: Module, stage: Staged) -> int:
+    """Bytes of states of the groups that a replica of a stage does not serve, which the bill of the stage counts."""
+    groups, read = groups_of(module), {name for i in stage.ops for name in reads(module.entry.ops[i])}
+    every, held = resource_bytes(module), resource_bytes(module, most_groups(groups, stage.replicas))
+    return sum(every[name] - held[name] for name in read.intersection(module.states))
 
 
 def _shared(

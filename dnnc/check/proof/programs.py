@@ -29,7 +29,7 @@ from ir.core.attributes import Dense
 from ir.core.module import Mesh, Module, Program, Stage
 from ir.core.names import bare
 from ir.core.ops import Op, Value
-from ir.core.types import Type
+from ir.core.types import TensorType, Type
 from ir.ops.opdefs import SEGMENT, is_collective, module_opsets
 
 
@@ -86,7 +86,11 @@ class Files(Protocol):
 def read_stages(module: Module, files: Files | None = None) -> Iterator[StageText]:
     """The stages of a module that ``localize`` wrote, or of a build with these ``files``, whose programs consist of segments.
     Raises Unreadable."""
-    meshes, states = {mesh.name: mesh for mesh in module.of_type(Mesh)}, frozenset(module.states)
+    meshes, resources = {mesh.name: mesh for mesh in module.of_type(Mesh)}, module.resources
+    states = {
+        name: type_ if isinstance(type_ := resources[name].type, TensorType) and type_.layout else None
+        for name in module.states
+    }
     programs: dict[str, list[Program]] = {}
     for program in module.of_type(Program):
         programs.setdefault(program.stage, []).append(program)
@@ -104,7 +108,7 @@ def read_stages(module: Module, files: Files | None = None) -> Iterator[StageTex
 
 
 def _units(
-    program: Program, stage: int, members: Sequence[int], on_mesh: bool, files: Files, states: frozenset[str]
+    program: Program, stage: int, members: Sequence[int], on_mesh: bool, files: Files, states: Mapping[str, Type | None]
 ) -> Iterator[Unit]:
     """The units of the members of ``program``."""
     from dnnc.build.members import model_name
@@ -127,16 +131,17 @@ def _units(
 
 class Evaluation:
     """The terms of a unit. ``opsets``: of ops in the program itself; ``texts``: the models of each member, by level;
-    ``states``: which the runtime gives to each model that has an input of that name."""
+    ``states``: which the runtime gives to each model that has an input of that name; the type of the whole where a member has
+    the part that its layout says."""
 
     def __init__(
         self,
         unit: Unit,
         opsets: Mapping[str, int],
         texts: Sequence[Mapping[int, Text]] = (),
-        states: frozenset[str] = frozenset(),
+        states: Mapping[str, Type | None] | None = None,
     ) -> None:
-        self.unit, self.opsets, self.texts, self.states = unit, opsets, texts, states
+        self.unit, self.opsets, self.texts, self.states = unit, opsets, texts, states or {}
 
     def run(self) -> None:
         unit, program = self.unit, self.unit.program
@@ -200,7 +205,7 @@ class Evaluation:
     def segment(self, call: Op, texts: Sequence[Text]) -> None:
         """The ops of a model in place of the ``dnnc.segment`` that runs it."""
         unit, text = self.unit, texts[0]
-        given = {name: self.part(f"@{name}", None) for name in text.inputs if f"@{name}" in self.states}
+        given = {name: self.part(f"@{name}", self.states[f"@{name}"]) for name in text.inputs if f"@{name}" in self.states}
         given |= {bare(name): self.read(name) for name in call.operands}
         if missing := [name for name in text.inputs if name not in given]:
             raise Unreadable(f"{text.name} has the input '{missing[0]}', which {unit.program.name} does not give it")

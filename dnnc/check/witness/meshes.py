@@ -169,7 +169,8 @@ class OnMeshes:
         for name in dict.fromkeys(name for op in part.func.ops for name in op.operands):
             type_ = self.module.resources[name].type if name in self.module.resources else None
             if type_ is not None:
-                found += _held(type_, part.decisions.kept.get(name, ()), mesh)
+                sets = self.facts.served(part.index) if name in self.module.states else 1
+                found += sets * _held(type_, part.decisions.kept.get(name, ()), mesh)
         return math.ceil(found)
 
     def workspace(self, index: int) -> int:

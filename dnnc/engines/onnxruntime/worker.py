@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from dnnc.onnx.ort import ProviderUnavailable
 from dnnc.onnx.providers import Provider
 from ir.core.diagnostics import InvalidInput
 from ir.system.host import CoreClock
+
+if TYPE_CHECKING:
+    from dnnc.engines.onnxruntime.member import Member
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -148,12 +151,18 @@ class Worker:
             stage["stage"],
             stage["first"],
             stage["every"],
-            self.stateful(stage) if "decoding" in stage else self.member(stage) if "segments" in stage else self.whole(stage),
+            self.runnable(stage),
             [_opened(ends, self.transport.incoming) for ends in stage["receives"]],
             [_opened(ends, self.transport.outgoing) for ends in stage["sends"]],
             [self.transport.incoming(end) for end in stage["feeds"]],
             [self.transport.outgoing(end) for end in stage["sinks"]],
         )
+
+    def runnable(self, stage: Mapping[str, Any]) -> Runnable:
+        """What this process runs of a stage."""
+        if "segments" in stage:
+            return self.stateful_member(stage) if "decoding" in stage else self.member(stage, _specs(stage["outputs"]))
+        return self.stateful(stage) if "decoding" in stage else self.whole(stage)
 
     def whole(self, stage: Mapping[str, Any]) -> Loaded:
         """The program of a stage that is not split over a mesh."""
@@ -175,13 +184,21 @@ class Worker:
         require_used([program], self.config["provider"]["provider"])
         return program
 
-    def member(self, stage: Mapping[str, Any]) -> Runnable:
-        """The program of a member of a mesh."""
+    def stateful_member(self, stage: Mapping[str, Any]) -> Runnable:
+        """The programs of a member of a mesh whose states stay in this process."""
+        from dnnc.engines.onnxruntime.decoding.member import StatefulMember, specs_of
+
+        told = stage["decoding"]
+        members = [self.member(program, ()) for program in (stage, *([told["prompt"]] if "prompt" in told else []))]
+        return StatefulMember(members, [specs_of(member, stage["group"]["member"]) for member in members], told)
+
+    def member(self, stage: Mapping[str, Any], outputs: tuple[ValueSpec, ...]) -> Member:
+        """The program of a member of a mesh. ``outputs``: what leaves the stage, in places of the member until it is copied."""
         from dnnc.engines.onnxruntime.member import LoadedSegment, Member
 
         segments = [LoadedSegment(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
         require_used([segment.program for segment in segments], self.config["provider"]["provider"])
-        return Member(segments, self.transport.group(stage["group"]), _specs(stage["outputs"]), self.meet)
+        return Member(segments, self.transport.group(stage["group"]), outputs, self.meet)
 
     def meet(self, meeting: bool) -> None:
         """Notes that a member begins a collective, or a segment."""

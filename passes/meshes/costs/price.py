@@ -28,6 +28,7 @@ from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
 from passes.costs.exchange import GradientSum, hidden, waiting_bytes
 from passes.costs.learning import made_last, of_weights, recomputes, scales, trained, updated_bytes
+from passes.costs.memory.liveness import resource_bytes
 from passes.costs.op_time import is_head, may_fuse
 from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill, Collective, Decisions
@@ -123,6 +124,7 @@ class _Walk:
         self.together: list[float] = []
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         self.resources = resources = module.resources
+        self.bytes = resource_bytes(module)
         self.state = trained(resources) if training else {}
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
@@ -189,11 +191,11 @@ class _Walk:
             return
         learns = name in self.state
         if not is_kept(type_, training=self.training):
-            size = type_.nbytes + (type_.nbytes + self.state[name] if learns else 0)
+            size = self.bytes[name] + (type_.nbytes + self.state[name] if learns else 0)
             self.bill.constants += size * self.members.fullest(type_, (Replicate(),) * len(self.mesh.axes))
             return
         self.lies[name] = decisions.kept[name]
-        size = type_.nbytes
+        size = self.bytes[name]
         if learns:
             self.trained.add(name)
             self.bill.learned.add(name)

@@ -138,7 +138,7 @@ class Cutter:
         weights = dict.fromkeys(node for node in makers if node in self.given.kept)
         made_by = {node: values[self.read[node][0]].maker for node in self.given.outputs}
         outputs = [(position[op], result, node) for node, (op, result) in made_by.items() if op in position]
-        return (*ops, *weights, *(node for *_, node in sorted(outputs)))
+        return tuple(dict.fromkeys((*ops, *weights, *(node for *_, node in sorted(outputs)))))  # a state is both
 
     def copies(self, number_in: Mapping[int, int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """``Graph.cells`` of the stage: consecutive copies of which it has all nodes, by their numbers in it."""

@@ -69,7 +69,7 @@ def parts_of(cutter: Cutter, units: Units) -> Parts:
         weights = dict.fromkeys(
             node for op in own for number in cutter.read[op] if (node := problem.values[number].maker[0]) in whole.kept
         )
-        members.append((*own, *weights, *(node for op in own for node in ends.get(op, ()))))
+        members.append(tuple(dict.fromkeys((*own, *weights, *(node for op in own for node in ends.get(op, ()))))))
         for node in members[-1]:
             nodes[node] = nodes.get(node, 0) + 1
         for number in {number for node in members[-1] for number in cutter.read[node]}:

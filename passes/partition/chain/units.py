@@ -15,7 +15,7 @@ and leave: so they are the same problem, wherever they lie. Keys say nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -56,13 +56,13 @@ def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int =
     """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes."""
     constants = Constants(given)
     order = [op for op in (folding.order if folding is not None else range(len(func.ops))) if op not in constants.ops]
-    cuts = _cuts(func, order, most)
+    cuts = _cuts(func, order, given.states, most)
     bounds = [0, *cuts, len(order)]
     ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
     return Units(ops, _Keys(given, ops, constants).keys, constants)
 
 
-def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
+def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str], most: int) -> list[int]:
     """Places in ``order`` before which a stage may begin."""
     place = {op: i for i, op in enumerate(order)}
     made = {value.name: (place[i], type_bytes(value.type) or 0) for i in order for value in func.ops[i].results}
@@ -91,7 +91,7 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
         if count[start - 1] > count[start] < count[behind]:
             found += range(start, behind)
         start = behind
-    inside = _inside_states(func, order)
+    inside = _inside_states(func, order, states)
     found = [p for p in found if p not in inside]
     around = 1
     while len(found) > most:
@@ -108,12 +108,15 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
     return found
 
 
-def _inside_states(func: Func, order: Sequence[int]) -> set[int]:
-    """Places in ``order`` between the first and the last reader of a resource that changes between runs."""
-    written = written_resources(func.ops)
+def _inside_states(func: Func, order: Sequence[int], states: Mapping[str, str]) -> set[int]:
+    """Places in ``order`` between the first and the last op that reads a resource which changes between runs, or makes what it
+    becomes (``states``)."""
+    becomes = {result: name for name, result in states.items() if result}
+    written = written_resources(func.ops).union(becomes.values())
     readers: dict[str, list[int]] = {}
     for place, op in enumerate(order):
-        for name in written.intersection(reads(func.ops[op])):
+        made = {becomes[value.name] for value in func.ops[op].results if value.name in becomes}
+        for name in made.union(written.intersection(reads(func.ops[op]))):
             readers.setdefault(name, []).append(place)
     return {place for places in readers.values() for place in range(places[0] + 1, places[-1] + 1)}
 
@@ -194,7 +197,7 @@ class Constants:
 
     def __init__(self, given: ShardInput) -> None:
         self.func, self.kinds = given.func, given.problem.kinds
-        self.ops = constants_of(given.func, frozenset(given.kept.values()) - given.filled)
+        self.ops = constants_of(given.func, frozenset(given.kept.values()) - given.filled | given.states.keys())
         self.maker = {value.name: op for op in sorted(self.ops) for value in given.func.ops[op].results}
         self.forms: dict[int, object] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -117,21 +118,24 @@ def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | N
     for node, choice in stated.items():
         choices[node] = choice
     known: dict[tuple[object, ...], int] = {}
+    values_of: dict[int, list[int]] = {}
     for number, value in enumerate(problem.values):
         free = [value.maker[0]] if value.maker[0] in given.kept else []
-        free += [node for node, _ in value.readers if node in given.outputs]
-        for node in free:
-            if node in stated:
-                continue
-            key = _place(problem, number, node), *around(problem, number, choices)
-            if key not in known:
-                kind = problem.node(node)
-                costs = []
-                for choice in range(len(kind.seconds)):
-                    choices[node] = choice
-                    costs.append((problem.value_cost(value, choices), float(kind.memory[choice]), choice))
-                known[key] = min(costs)[2]
-            choices[node] = known[key]
+        for node in dict.fromkeys((*free, *(node for node, _ in value.readers if node in given.outputs))):
+            values_of.setdefault(node, []).append(number)
+    for node, numbers in values_of.items():
+        if node in stated:
+            continue
+        key = tuple((_place(problem, number, node), *around(problem, number, choices)) for number in numbers)
+        if key not in known:
+            kind = problem.node(node)
+            costs = []
+            for choice in range(len(kind.seconds)):
+                choices[node] = choice
+                seconds = math.fsum(problem.value_cost(problem.values[number], choices) for number in numbers)
+                costs.append((seconds, float(kind.memory[choice]), choice))
+            known[key] = min(costs)[2]
+        choices[node] = known[key]
     return truthful(given, choices)
 
 

@@ -116,8 +116,8 @@ def test_wrong_pairs_and_options_are_refused(tmp_path: Path) -> None:
         compiled(str(tmp_path / "m.onnx"), tmp_path / "b", context=8)
     with pytest.raises(UsageError, match="--batch"):
         compiled(str(tmp_path / "m.onnx"), tmp_path / "b", batch=8)
-    with pytest.raises(UsageError, match="--mesh"):
-        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", states=("h0=hN",), mesh="2")
+    with pytest.raises(UsageError, match="--inputs"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", states=("h0=hN",), inputs=tmp_path / "x.npz")
     assert not (tmp_path / "b").exists()
 
 
@@ -290,7 +290,7 @@ LLAMA = f"zoo:llama-7b,cache=inplace,{MODELS['llama-7b']}"
 @pytest.mark.slow
 def test_replicas_share_groups_of_a_decoder(tmp_path: Path) -> None:
     """A device has the caches of the groups that it serves alone: half of them fit, and all do not."""
-    sizes: dict[str, Any] = {"context": 64, "batch": BATCH, "groups": 4, "chunk": 4, "stages": 1}
+    sizes: dict[str, Any] = {"context": 64, "batch": BATCH, "groups": 4, "chunk": 4, "stages": 1, "mesh": "none"}
     plan, _ = compiled(LLAMA, tmp_path / "b", machines(tmp_path / "t.toml", 2), **sizes)
     states = sum(4 * int(np.prod(state["shape"])) for state in plan["decoding"]["states"])
     (stage,) = plan["stages"]
@@ -304,19 +304,54 @@ def test_replicas_share_groups_of_a_decoder(tmp_path: Path) -> None:
     assert not verify_build(tmp_path / "c").violations
     assert prove(tmp_path / "c").error() is None
     assert dnnc.load(tmp_path / "c").check().passed
-    del sizes["stages"]
+    del sizes["stages"], sizes["mesh"]
     again, _ = compiled(LLAMA, tmp_path / "e", machines(tmp_path / "t.toml", 2), plan=tmp_path / "b" / "plan.json", **sizes)
     assert again["value"] == pytest.approx(plan["value"], rel=1e-9)
 
 
 @pytest.mark.parametrize(("groups", "devices"), [(3, 1), (4, 2)])
 def test_numbers_of_replicas_divide_the_groups(groups: int, devices: int, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"context": CONTEXT, "batch": BATCH, "groups": groups, "chunk": 1, "stages": 1}
+    sizes: dict[str, Any] = {"context": CONTEXT, "batch": BATCH, "groups": groups, "chunk": 1, "stages": 1, "mesh": "none"}
     plan, _ = compiled(LLAMA, tmp_path / "b", machines(tmp_path / "t.toml", 2), **sizes)
     assert len(np.atleast_1d(plan["stages"][0]["device"])) == devices
 
 
 def test_a_recurrent_model_has_no_replicas(tmp_path: Path) -> None:
     recurrent(tmp_path / "m.onnx")
-    plan, _ = compiled(str(tmp_path / "m.onnx"), tmp_path / "b", machines(tmp_path / "t.toml", 2), states=("h0=hN",), stages=1)
+    topology = machines(tmp_path / "t.toml", 2)
+    plan, _ = compiled(str(tmp_path / "m.onnx"), tmp_path / "b", topology, states=("h0=hN",), stages=1, mesh="none")
     assert plan["stages"][0]["device"] == "cpu0"
+
+
+def assert_right(build: Path) -> None:
+    """The plan is counted again, its programs are proven, and what runs generates what the unsplit model does."""
+    assert not verify_build(build).violations
+    assert prove(build).error() is None
+    report = dnnc.load(build).check()
+    assert report.passed, [one for one in report.comparisons if one.verdict != "ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["concat", "inplace"])
+@pytest.mark.parametrize(("devices", "options"), [(2, {"strategy": "megatron"}), (4, {"stages": 2})], ids=["heads", "stages"])
+def test_members_of_a_mesh_keep_their_parts_of_caches(
+    cache: str, devices: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Heads of one mesh of two members, and what is best on two stages of two."""
+    spec = LLAMA.replace("cache=inplace", f"cache={cache}")
+    sizes: dict[str, Any] = {"context": 32, "batch": 2, "groups": 2, "chunk": 1}
+    compiled(spec, tmp_path / "b", f"preset:cpu-{devices}", **sizes, mesh="2", **options)
+    states = [line for line in (tmp_path / "b" / "plan.ir").read_text().splitlines() if line.startswith("  state ")]
+    assert len(states) == 4
+    if "strategy" in options:
+        assert all("@mesh[S(1)]" in line for line in states)
+    assert_right(tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_a_recurrent_state_on_a_mesh(tmp_path: Path) -> None:
+    """It lies as what it becomes, and is begun anew by each member for its part of a sequence."""
+    summing(tmp_path / "m.onnx")
+    sizes: dict[str, Any] = {"context": 16, "batch": 2, "groups": 2}
+    compiled(str(tmp_path / "m.onnx"), tmp_path / "b", **sizes, states=("h0=hN",), mesh="2")
+    assert_right(tmp_path / "b")

@@ -6,13 +6,16 @@ parts as a prompt has tokens, and a step uses one of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
-from dnnc.build.decoding import Decoding, prompt_name
+from dnnc.build.decoding import Decoding, State, prompt_name
+from dnnc.build.members import Box, MemberProgram, Part
 from dnnc.engines.onnxruntime.decoding.faults import NoDecoding
 from dnnc.engines.onnxruntime.decoding.wire import CONTROL, GIVEN, LOGITS, TOKENS, WORDS
+from dnnc.onnx.elements import BY_NAME, nbytes
 from ir.core.diagnostics import InvalidInput
 
 
@@ -44,6 +47,7 @@ def decoding_build(build: Build, logits: bool = False) -> Build:
                 receives=tuple(_longest(channel, decoding) for channel in stage.receives),
                 sends=tuple(_longest(channel, decoding) for channel in stage.sends),
                 serves=decoding.serves(stage.index, 1 if stage.members else len(stage.devices)),
+                members=tuple(_member(member, stage, decoding, drawn) for member in stage.members),
             )
         )
     # Each place works on the steps that it is fed, in this order: the next step of a group waits for its tokens.
@@ -55,15 +59,48 @@ def decoding_build(build: Build, logits: bool = False) -> Build:
     return replace(build, stages=tuple(stages), inputs=inputs, outputs=drawn, schedule=schedule)
 
 
-def role_of(build: Build, stage: StageProgram, replica: int) -> dict[str, Any]:
-    """What the process of a replica of a stage is told of its states: those of the groups that it serves, in ``dnnc run`` the
-    first one."""
+def _member(member: MemberProgram, stage: StageProgram, decoding: Decoding, drawn: Sequence[ValueInfo]) -> MemberProgram:
+    """The member with the inputs and messages of decoding. The member that delivers logits draws tokens from them, and sends
+    what is ``drawn``; they are whole (``passes.partition.layouts.problem``)."""
+    channels = {channel.id: channel for channel in (*stage.receives, *stage.sends)}
+    logits = [part for part in member.outputs if part.name == decoding.logits]
+    shapes = {port.name: [dim for dim in port.shape or () if isinstance(dim, int)] for port in drawn}
+    sent = [Part(name, name, tuple((0, dim) for dim in shape)) for name, shape in shapes.items()]
+
+    def longest(part: Part) -> Part:
+        size = nbytes(BY_NAME[channels[part.channel].dtype], part.shape) * decoding.chunk
+        return replace(part, box=((0, size),))
+
+    return replace(
+        member,
+        inputs=(CONTROL, *(name for name in member.inputs if name == decoding.ids), *(p.name for p in _given(stage, decoding))),
+        receives=tuple(map(longest, member.receives)),
+        sends=tuple(map(longest, member.sends)),
+        outputs=(*(sent if any(part.delivers for part in logits) else ()), *(replace(part, delivers=False) for part in logits)),
+    )
+
+
+def role_of(build: Build, stage: StageProgram, position: int) -> dict[str, Any]:
+    """What the process of a replica, or of a member, of a stage is told of its states: its parts of those of the groups that it
+    serves, in ``dnnc run`` of the first one."""
     decoding = build.decoding
     assert decoding is not None
-    assert stage.model is not None
+    replica = 0 if stage.members else position
     served = [group for group, by in enumerate(stage.serves) if by == replica] if stage.serves else [0]
-    told = {**replace(decoding, states=decoding.of_stage(stage.index)).to_json(), "served": served}
-    return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 else {})}
+    parts = {part.name: part.box for part in (stage.members[position].states if stage.members else ())}
+    told = {**decoding.to_json(), "served": served}
+    told["states"] = [_state_of(state, decoding.batch, parts.get(state.result, ())) for state in decoding.of_stage(stage.index)]
+    return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 and stage.model else {})}
+
+
+def _state_of(state: State, batch: int, box: Box) -> dict[str, Any]:
+    """What a process is told of its part of a state, which is in ``box``, all of it without ranges. ``sequences``: the
+    dimension of the batch of a recurrent state (the pass ``states`` refuses others), and the first sequence that is here; None
+    where there is one sequence, which is all of it."""
+    box = box or tuple((0, dim) for dim in state.shape)
+    dim = state.shape.index(batch) if batch in state.shape else 0
+    sequences = [dim, box[dim][0]] if box and batch > 1 else None
+    return {**asdict(state), "shape": [length for _, length in box], "sequences": sequences}
 
 
 def _given(stage: StageProgram, decoding: Decoding) -> tuple[ValueInfo, ...]:

@@ -175,9 +175,9 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
         "feeds": wires.feeds,
         "sinks": wires.sinks,
     }
+    states = {"decoding": role_of(build, stage, place.position)} if build.decoding is not None else {}
     if not stage.members:
         specs = output_specs(build, place.stage)
-        states = {"decoding": role_of(build, stage, place.position)} if build.decoding is not None else {}
         return {**common, **states, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
     program = stage.members[place.position]
     leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape, _ in end[1][2]}
@@ -193,6 +193,7 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
         ],
         "outputs": list(leaving.values()),
         "group": groups[place.stage][place.position],
+        **states,
     }
 
 

@@ -87,7 +87,8 @@ def member_weights(
     for part in parts:
         resource = resources[part.name]
         if part.name not in wholes:
-            local_resources.append(_inlined(_cut(resource, part), stages))
+            cut = _cut(resource, part)
+            local_resources.append(cut if isinstance(cut.data, State) else _inlined(cut, stages))
             continue
         local = _cut(replace(resource, data=wholes[part.name]), part)
         small = (type_bytes(local.type) or 0) <= INLINE_LIMIT
@@ -107,10 +108,12 @@ def _cut(whole: Resource, part: Part) -> Resource:
         return whole
     assert isinstance(type_, TensorType)
     start, length = (tuple(side[i] for side in part.box) for i in range(2))
+    if isinstance(whole.data, State):  # an argument of the models of its members
+        return replace(whole, type=part.type)
     first_bit, bits = (elements * type_.dtype.bits for elements in (_index(start, shape), math.prod(length)))
     if isinstance(whole.data, External) and is_contiguous(part.box, shape) and first_bit % 8 == bits % 8 == 0:
         data: External | View = External(whole.data.file, whole.data.offset + first_bit // 8, bits // 8)
-    elif isinstance(whole.data, View | State):
+    elif isinstance(whole.data, View):
         raise AssertionError(f"{whole.name} is neither in a model nor in a file")
     else:
         data = View(whole.data, shape, start, length)

@@ -2,7 +2,8 @@
 
 Nodes: the ops, by their place in the function; then each weight; then each result of the function. The choices of an op are the
 strategies of its layout rule, one per axis; an op without a rule runs whole everywhere. A weight chooses the layout in which it
-is kept; other layouts are made from it in every run. A result may leave in any layout but a partial one.
+is kept; other layouts are made from it in every run. A result may leave in any layout but a partial one. A state and what it
+becomes are one node, so that both lie alike; the logits of a decoder leave whole, for one device draws tokens from them.
 
 What is free: arguments arrive in whatever layouts are asked for, and small constants are on every device.
 
@@ -11,14 +12,14 @@ What is free: arguments arrive in whatever layouts are asked for, and small cons
 weight, where it is kept, which is its synchronisation, once a step; so for what is made of weights alone. What the forward pass
 gathered stays for the backward pass.
 
-*Memory*: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
-numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
-stays, each of its readers having an equal part in it; and its gradient likewise where several microbatches share one
-synchronisation, for which terms wait where they are made. Besides, what ops save for the backward pass, once per microbatch in
-flight. It is less than is needed where readers of one weight want it in several layouts, or in a smaller part than is kept.
-Other activations are not counted here: how many are alive at once is no sum over ops. A choice takes what its fullest member
-holds: sums of these are exact where one member is the fullest in all (equal devices, equal shares), else no less than what any
-device needs.
+*Memory*: weights where they are kept, states once for each group of sequences. In training: of each weight its optimizer's
+state (``OptimizerState``, or two 32-bit numbers per element, as Adam keeps) and its gradient where it is kept; the weight
+itself as it is read, since what was gathered stays, each of its readers having an equal part in it; and its gradient likewise
+where several microbatches share one synchronisation, for which terms wait where they are made. Besides, what ops save for the
+backward pass, once per microbatch in flight. It is less than is needed where readers of one weight want it in several layouts,
+or in a smaller part than is kept. Other activations are not counted here: how many are alive at once is no sum over ops. A
+choice takes what its fullest member holds: sums of these are exact where one member is the fullest in all (equal devices, equal
+shares), else no less than what any device needs.
 
 *Overlap.* Communication adds to computation, but in training the sums of gradients over devices may run beside the
 last backward pass of a step. Such a step takes C + S - H seconds:
@@ -41,10 +42,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ir.core.facets import SEPARATOR, WHOLE
 from ir.core.module import Func, Module, Splat
@@ -54,6 +56,7 @@ from ir.core.topology import DeviceType
 from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
 from passes.costs.learning import recomputes, scales, updated_bytes
+from passes.costs.memory.liveness import resource_bytes
 from passes.costs.op_time import is_head
 from passes.graph.folding import Folding
 from passes.meshes.costs.bill import UNSUMMED
@@ -113,6 +116,8 @@ class ShardInput:
     for its backward pass. Kinds that a stage adds behind these save nothing."""
     overlap: float | None = None
     """The one that the problem was built with."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """By name of a state: the name of the value that it becomes, empty of one that no step changes."""
 
     def keeping(self, in_flight: int) -> ShardInput:
         """The problem in which ``in_flight`` microbatches save bytes for their backward passes; this one has one in flight."""
@@ -234,7 +239,7 @@ class _OnMesh:
     def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
         self.builder, self.outline, self.mesh = builder, outline, mesh
         self.training, self.uneven, self.microbatches = builder.training, builder.uneven, builder.microbatches
-        self.resources = builder.module.resources
+        self.resources, self.bytes = builder.module.resources, resource_bytes(builder.module)
         again = recomputes(builder.module)
         self.work = MemberWork(mesh, training=builder.training, again=again, times=builder.times)
         self.whole: Placements = (Replicate(),) * len(mesh.axes)
@@ -287,6 +292,7 @@ class _OnMesh:
             frozenset(name for name, resource in self.resources.items() if isinstance(resource.data, Splat)),
             tuple(saved),
             overlap,
+            {name: f"%{state.result}" if state.result else "" for name, state in builder.module.states.items()},
         )
 
     def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
@@ -394,11 +400,18 @@ class _OnMesh:
             yield tuple(back.strategy for back in picked), gradients
 
     def weight(self, form: WeightForm) -> NodeKind:
-        """The kind of a weight: it chooses the layout in which it is kept, any but a partial one. Its seconds, in training, are
-        those of the optimizer."""
+        """The kind of a weight: it chooses the layout in which it is kept, any but a partial one; of a state, that in which the
+        result leaves that it becomes. Its seconds, in training, are those of the optimizer."""
         type_, layouts = self.resources[form.name].type, self.drafts[form.value].layouts
         kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
-        size, seconds = type_bytes(type_) or 0, np.zeros(len(kept))
+        kept = [layouts.number(self.whole)] if form.whole else kept
+        needs: tuple[NDArray[np.int64], ...] = ()
+        if form.becomes >= 0:
+            becomes = self.drafts[form.becomes]
+            numbers = {i: becomes.layouts.number(layouts.placements[i]) for i in kept}
+            kept = [i for i in kept if numbers[i] >= 0]
+            needs = (np.array([becomes.need(numbers[i], -1) for i in kept], np.int64),)
+        size, seconds = self.bytes[form.name], np.zeros(len(kept))
         if form.name in self.outline.trained:
             state = self.outline.state[form.name]
             moved = updated_bytes(size, state, scaled=scales(self.builder.module))
@@ -410,14 +423,16 @@ class _OnMesh:
             tuple(", ".join(map(str, layouts.placements[i])) for i in kept),
             seconds,
             np.array([size * self.work.fullest(type_, layouts.placements[i]) for i in kept]),
-            makes=(np.array(kept, np.int64),),
+            needs,
+            (np.array(kept, np.int64),),
         )
 
     def output(self, form: OutputForm) -> NodeKind:
-        """The kind of a result of the function, which may leave in any layout but a partial one; its gradient comes in the
-        same."""
+        """The kind of a result of the function, which may leave in any layout but a partial one, unless it is asked for whole;
+        its gradient comes in the same."""
         draft = self.drafts[form.value]
         allowed = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+        allowed = [draft.layouts.number(self.whole)] if form.whole else allowed
         needs = np.array([draft.need(i, i) for i in allowed], np.int64)
         labels = tuple(", ".join(map(str, draft.layouts.placements[i])) for i in allowed)
         return NodeKind(labels, np.zeros(len(allowed)), np.zeros(len(allowed)), reads=(needs,))

@@ -53,16 +53,20 @@ class OpForm(NamedTuple):
 
 
 class WeightForm(NamedTuple):
-    """The first weight of its form."""
+    """The first weight of its form. ``becomes``: of a state, the form of the result that it becomes, which leaves where the
+    state is kept; else -1. ``whole``: whether each device keeps all of it, as of a state that is given with a sequence."""
 
     name: str
     value: int
+    becomes: int = -1
+    whole: bool = False
 
 
 class OutputForm(NamedTuple):
-    """A result of the function."""
+    """A result of the function. ``whole``: whether it leaves whole on each device."""
 
     value: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,10 @@ class _Outlining:
         self.kept: dict[int, str] = {}
         self.outputs: dict[int, str] = {}
         self.unsharded: set[str] = set()
+        self.states = module.states
+        drawn_from = dict(func.attributes).get("decoding.logits")
+        small = {f"%{state.result}" for name, state in self.states.items() if name not in self.weights}
+        self.whole = small | ({f"%{drawn_from.value}"} if drawn_from is not None else set())
 
     def value(self, name: str) -> int:
         """The number of the form of a value; it has been made, or is a weight."""
@@ -205,16 +213,25 @@ class _Outlining:
 
     def weight(self, name: str) -> None:
         """Adds a resource that chooses where it is kept."""
-        value = self.value(name)
-        node = self.node(("weight", value, self.resources[name].facets), WeightForm(name, value))
+        value, state = self.value(name), self.states.get(name)
+        result = f"%{state.result}" if state is not None else ""
+        becomes = self.value(result) if result in self.made else -1
+        whole = state is not None and becomes < 0
+        form = WeightForm(name, value, becomes, whole)
+        node = self.node(("weight", *form[1:], self.resources[name].facets), form)
         self.made[name] = (node, 0)
         self.kept[node] = name
+        if becomes >= 0:
+            self.outputs[node] = result
+            self.readers.setdefault(result, []).append((node, 0))
 
     def output(self, name: str) -> None:
-        """Adds a result of the function; an argument or a weight is handed on as it is."""
-        if name not in self.made or name in self.weights:
+        """Adds a result of the function; an argument or a weight is handed on as it is, and what a state becomes has been added
+        with the state."""
+        if name not in self.made or name in self.weights or name in self.outputs.values():
             return
-        node = self.node(("output", self.value(name)), OutputForm(self.value(name)))
+        form = OutputForm(self.value(name), name in self.whole)
+        node = self.node(("output", form), form)
         self.outputs[node] = name
         self.readers.setdefault(name, []).append((node, 0))
 

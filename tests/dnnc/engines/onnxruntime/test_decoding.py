@@ -4,7 +4,7 @@ sequences."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,10 @@ from dnnc.api.session import Session
 from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.answers import Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
+from dnnc.engines.onnxruntime.decoding.states import Binding, Bound, Stateful, host_buffers
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, RESET, STEP, control_table
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
+from dnnc.engines.onnxruntime.transport.codec import Raw
 from ir.core.diagnostics import DnncError, UsageError
 from tests.dnnc.engines.onnxruntime.builds import make_build, scheduled
 from tests.dnnc.engines.onnxruntime.decoding_builds import VOCABULARY, Sizes, decoder_build, drawn, greedy
@@ -198,3 +201,35 @@ def test_a_closed_session_fails_its_answers(tmp_path: Path) -> None:
         list(answer)
     with pytest.raises(UsageError, match="closed"):
         session.generate([1])
+
+
+class Kept(Stateful):
+    """States alone, which run nothing."""
+
+    def buffers(self, state: Mapping[str, Any]) -> list[Any]:
+        made = host_buffers(state)
+        for buffer in made:
+            buffer.view(np.float32)[:] = 1
+        return made
+
+    def bound(self, binding: Binding, kind: int, group: int) -> Bound:
+        return Bound(lambda: None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sequences", "left"),
+    [
+        ((1, 2), [0, 1], [1, 1]),  # of sequence 1 alone, which is not the one that begins
+        ((1, 2), [0, 0], [0, 0]),
+        ((2, 2), [1, 0], [0, 1, 0, 1]),
+        ((2, 2), None, [0, 0, 0, 0]),
+    ],
+    ids=["another's", "its own", "along the second dimension", "of one sequence"],
+)
+def test_a_sequence_begins_anew_where_its_part_is(shape: tuple[int, int], sequences: Any, left: list[int]) -> None:
+    state = {"name": "h", "result": "n", "dtype": "f32", "shape": shape, "axis": None, "sequences": sequences}
+    kept = Kept({"states": [state], "served": [3], "batch": 2, "position": "p", "logits": ""})
+    table = control_table(2, STEP, 3)
+    table[1, RESET] = 1
+    kept.run_bound(kept.bind({CONTROL: Raw(7, table.shape, table)}, {}))
+    assert kept.held(3)["n"].view(np.float32).tolist() == left
