@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.errors import RuntimeFailure
     from dnnc.engines.torch.module import into_torch
     from dnnc.engines.torch.module.from_module import from_torch
+    from dnnc.engines.torch.module.optimizers import optimizer_options
     from ir.core.diagnostics import DnncError, Infeasible, InvalidInput, UsageError
     from ir.core.topology import Topology
 
@@ -62,6 +63,7 @@ __all__ = [
     "into_torch",
     "load",
     "measure_cluster",
+    "optimizer_options",
     "plan",
 ]
 
@@ -76,6 +78,7 @@ _HOME = {
     "dnnc.engines.onnxruntime.errors": ("RuntimeFailure",),
     "dnnc.engines.torch.module": ("into_torch",),
     "dnnc.engines.torch.module.from_module": ("from_torch",),
+    "dnnc.engines.torch.module.optimizers": ("optimizer_options",),
     "ir.core.diagnostics": ("DnncError", "Infeasible", "InvalidInput", "UsageError"),
     "ir.core.topology": ("Topology",),
 }
@@ -86,7 +89,7 @@ def __getattr__(name: str) -> Any:
     home = next((module for module, names in _HOME.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    if name.endswith("_torch") and find_spec("torch") is None:
+    if home.startswith("dnnc.engines.torch") and find_spec("torch") is None:
         raise ImportError(f"dnnc.{name} needs PyTorch: pip install 'dnnc[train]'")
     return getattr(import_module(home), name)
 

@@ -1,6 +1,7 @@
 """PyTorch modules: ``from_torch`` writes a module as a model file, ``into_torch`` loads trained weights into the module.
 
 - ``from_module``: ``from_torch``, and which part of a module an error is about;
+- ``optimizers``: an optimizer of PyTorch as options of a plan;
 - ``exporting``, ``rewriting``: a module becomes a model in memory;
 - ``agreement``, ``closeness``: compare module and model, results and gradients;
 - ``randomness``: finds draws that PyTorch does not see;

@@ -133,3 +133,12 @@ class NoAverages(Fault, code="E1516"):
 
     message = "it holds no moving averages of weights"
     hint = "compile with --ema DECAY for a plan that keeps them"
+
+
+class OptimizerRefused(Fault, code="E1517"):
+    """An optimizer of PyTorch updates weights by a rule that no plan has, or has made steps already."""
+
+    message = "{reason}"
+    hint = "{advice}"
+    reason: str
+    advice: str
