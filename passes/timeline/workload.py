@@ -204,24 +204,23 @@ def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Sequence[Party]]) -> Wir
         return Wire(cut.source, cut.target, 0.0, 0.0, made=UPDATE, read=UPDATE)
     makers, readers = sides[cut.source], sides[cut.target]
     size = message_bytes(cut.tensor.type, makers[0], readers[0])
-    return Wire(cut.source, cut.target, *_spent(crossing, size, meetings(makers, readers)), cut.sent, cut.read)
+    return Wire(cut.source, cut.target, *_spent(crossing, size, makers, readers), cut.sent, cut.read)
 
 
 def _gradient(crossing: Crossing, cut: Cut, sides: Sequence[Sequence[Party]]) -> Wire:
     """The way back of the gradient of a tensor, of as many bytes."""
     makers, readers = sides[cut.source], sides[cut.target]
     size = message_bytes(cut.tensor.type, makers[0], readers[0])
-    spent = _spent(crossing, size, meetings(readers, makers))
+    spent = _spent(crossing, size, readers, makers)
     return Wire(cut.target, cut.source, *spent, INPUT_GRADIENT, INPUT_GRADIENT)
 
 
 def _spent(
-    crossing: Crossing, size: int, pairs: Sequence[tuple[Party, Party]]
+    crossing: Crossing, size: int, makers: Sequence[Party], readers: Sequence[Party]
 ) -> tuple[float, float, tuple[tuple[tuple[str, float], ...], ...]]:
-    """Seconds of a message of ``size`` bytes at the sender and at the receiver, the slowest of the pairs, and its ``media``."""
-    send = max(crossing.send(size, *pair) for pair in pairs)
-    receive = max(crossing.receive(size, *pair) for pair in pairs)
-    return send, receive, tuple(crossing.media(size, *pair) for pair in pairs)
+    """Seconds of a message of ``size`` bytes at the sender and at the receiver, and its ``media``."""
+    media = tuple(crossing.media(size, *pair) for pair in meetings(makers, readers))
+    return *crossing.ends(size, makers, readers, returns=False), media
 
 
 def weight_seconds(module: Module, plan: Plan) -> tuple[float, ...]:

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ir.core.module import Mesh, Plan
 from ir.core.shares import Shares, equal, largest
 from ir.core.topology import Topology
-from ir.core.types import Shard, TensorType, Type, type_bytes
+from ir.core.types import Layout, Shard, TensorType, Type, type_bytes
+from ir.ops.boxes import Placements
 from passes.costs.network import Network
 
 
@@ -92,6 +93,13 @@ def message_bytes(type_: Type, maker: Party, reader: Party) -> int:
     return part_bytes(type_, maker) if maker.matches(reader) else type_bytes(type_) or 0
 
 
+def laid_bytes(type_: Type, lies: Placements, maker: Party, reader: Party) -> int:
+    """The same of a value that the maker has in the layout ``lies``."""
+    if isinstance(type_, TensorType) and maker.sizes:
+        type_ = replace(type_, layout=Layout("@mesh", lies))
+    return message_bytes(type_, maker, reader)
+
+
 class Crossing:
     """Seconds of values between parties of one topology, each message of which has ``size`` bytes."""
 
@@ -108,13 +116,16 @@ class Crossing:
             self.known[maker, reader] = messages(maker, reader, self.host_of)
         return self.known[maker, reader]
 
-    def at_maker(self, size: float, maker: Party, reader: Party, *, returns: bool) -> float:
-        """Of the slowest member of ``maker``; ``returns``: with the gradient, which comes back."""
-        return self.send(size, maker, reader) + (self.receive(size, reader, maker) if returns else 0.0)
-
-    def at_reader(self, size: float, maker: Party, reader: Party, *, returns: bool) -> float:
-        """Of the slowest member of ``reader``."""
-        return self.receive(size, maker, reader) + (self.send(size, reader, maker) if returns else 0.0)
+    def ends(self, size: float, makers: Sequence[Party], readers: Sequence[Party], *, returns: bool) -> tuple[float, float]:
+        """At the maker and at the reader of a message between stages of these replicas, the slowest of each; ``returns``: with
+        the gradient, which comes back."""
+        pairs = meetings(makers, readers)
+        back = [(self.receive(size, two, one), self.send(size, two, one)) if returns else (0.0, 0.0) for one, two in pairs]
+        made, read = zip(*back, strict=True)
+        return (
+            max(self.send(size, *pair) + more for pair, more in zip(pairs, made, strict=True)),
+            max(self.receive(size, *pair) + more for pair, more in zip(pairs, read, strict=True)),
+        )
 
     def send(self, size: float, maker: Party, reader: Party) -> float:
         """Of the slowest member of ``maker``, the way to the reader alone."""
@@ -188,6 +199,7 @@ __all__ = [
     "Message",
     "Party",
     "alone",
+    "laid_bytes",
     "meetings",
     "message_bytes",
     "messages",

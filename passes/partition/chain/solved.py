@@ -19,11 +19,11 @@ import numpy as np
 from ir.core.module import Func
 from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
-from ir.core.types import Layout, Replicate, TensorType
+from ir.core.types import Replicate
 from passes.costs.learning import InFlight
 from passes.costs.memory.footprint import Footprint, buffer_bytes, lacking
 from passes.costs.network import Network
-from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes
+from passes.meshes.costs.cross_mesh import Crossing, Party, laid_bytes
 from passes.meshes.costs.price import Decisions, price
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import DeviceMesh
@@ -190,7 +190,7 @@ class StageSolver:
             buffers = 0
             for name in entering:
                 maker, layout = made_in[name]
-                size = self.size(cutter, name, layout, sequence.parties[maker][0], sequence.parties[number][0])
+                size = laid_bytes(cutter.types[name], layout, sequence.parties[maker][0], sequence.parties[number][0])
                 buffers += buffer_bytes("sum", maker, number, size)
             returned = {name: self.returned(sequence, cutter, name, number, readers[name]) for name in leaving}
             stage = StageTask(run, ops, form, problem, border, in_flight, buffers, returned)
@@ -336,13 +336,9 @@ class StageSolver:
         layouts, parties = cutter.given.layouts[name].placements, sequence.parties
         if not self.bounding.training or name not in self.bounding.base.trained:
             return (0,) * len(layouts)
-        return tuple(
-            sum(
-                buffer_bytes("sum", r, number, self.size(cutter, name, one, parties[number][0], parties[r][0]), returns=True)
-                for r in readers
-            )
-            for one in layouts
-        )
+        type_, here, others = cutter.types[name], parties[number][0], [(reader, parties[reader][0]) for reader in readers]
+        sizes = [[(reader, laid_bytes(type_, lies, here, there)) for reader, there in others] for lies in layouts]
+        return tuple(sum(buffer_bytes("sum", reader, number, size, returns=True) for reader, size in row) for row in sizes)
 
     def send_seconds(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value to all its readers, by the layout in which it makes it."""
@@ -358,20 +354,8 @@ class StageSolver:
     ) -> tuple[float, float]:
         """Seconds that the maker and the reader of a value (``ends``) spend on it, each the slowest of its replicas."""
         makers, readers = (sequence.parties[end] for end in ends)
-        returns = name in self.bounding.base.trained
-        size = self.size(cutter, name, layout, makers[0], readers[0])
-        pairs = meetings(makers, readers)
-        return (
-            max(self.crossing.at_maker(size, *pair, returns=returns) for pair in pairs),
-            max(self.crossing.at_reader(size, *pair, returns=returns) for pair in pairs),
-        )
-
-    def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
-        """Bytes of one message of a value."""
-        type_ = cutter.types[name]
-        if isinstance(type_, TensorType) and maker.sizes:
-            type_ = replace(type_, layout=Layout("@mesh", placements))
-        return message_bytes(type_, maker, reader)
+        size = laid_bytes(cutter.types[name], layout, makers[0], readers[0])
+        return self.crossing.ends(size, makers, readers, returns=name in self.bounding.base.trained)
 
     def decided(self, solved: SolvedStage) -> Staged:
         """The decisions of a stage's plan, with their costs counted a second time, by ``price``."""

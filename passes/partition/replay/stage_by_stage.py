@@ -17,7 +17,7 @@ from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import SEPARATOR, WHOLE
 from ir.core.module import Module
 from ir.core.topology import Topology
-from ir.core.types import Layout, Replicate, TensorType, Type
+from ir.core.types import Replicate, Type
 from ir.layout_rules import LayoutRule, rules
 from passes.costs.constants import constants_of
 from passes.costs.learning import InFlight, avoids_sums
@@ -26,7 +26,7 @@ from passes.framework.base import PassContext
 from passes.graph.folding import folding
 from passes.graph.graph import listing, reads
 from passes.meshes.costs.bill import UNSUMMED
-from passes.meshes.costs.cross_mesh import Crossing, Party, alone, meetings, message_bytes
+from passes.meshes.costs.cross_mesh import Crossing, Party, alone, laid_bytes
 from passes.meshes.costs.price import price
 from passes.meshes.layouts import Placements, can_be_split
 from passes.meshes.mesh import DeviceMesh
@@ -371,18 +371,11 @@ class StageByStage:
 
     def spent(self, cutter: Cutter, name: str, maker: int, reader: int, payer: int) -> Floats:
         """Seconds that ``payer``, one of the two, spends on a value that crosses, by its layout on the mesh of ``payer``."""
-        one, two = self.stated[maker].replicas[0], self.stated[reader].replicas[0]
-        pairs = meetings(self.stated[maker].replicas, self.stated[reader].replicas)
-        cost = self.crossing.at_maker if payer == maker else self.crossing.at_reader
-        returns = name in cutter.given.trained
-        rows = []
-        for placements in cutter.given.layouts[name].placements:
-            type_ = self.types[name]
-            if isinstance(type_, TensorType) and one.sizes and one.matches(two):
-                type_ = replace(type_, layout=Layout("@mesh", placements))
-            size = message_bytes(type_, one, two)
-            rows.append(max(cost(size, *pair, returns=returns) for pair in pairs))
-        return np.array(rows)
+        makers, readers = self.stated[maker].replicas, self.stated[reader].replicas
+        end, returns = int(payer != maker), name in cutter.given.trained
+        layouts = cutter.given.layouts[name].placements
+        sizes = [laid_bytes(self.types[name], lies, makers[0], readers[0]) for lies in layouts]
+        return np.array([self.crossing.ends(size, makers, readers, returns=returns)[end] for size in sizes])
 
 
 __all__ = ["StageByStage", "Stated"]

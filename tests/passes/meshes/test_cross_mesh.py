@@ -82,8 +82,7 @@ def test_a_shared_port_carries_a_value_once_however_many_read_it(crossing: Cross
     maker, reader = on("a0", "a1", "a2"), on("b0", "b1", "b2", "b3")
     assert crossing.send(8e9, maker, reader) == pytest.approx(8.0)
     assert crossing.receive(8e9, maker, reader) == pytest.approx(9.0)  # and passes it on
-    assert crossing.at_maker(8e9, maker, reader, returns=True) == pytest.approx(8.0 + 9.0)
-    assert crossing.at_reader(8e9, maker, reader, returns=True) == pytest.approx(9.0 + 8.0)
+    assert crossing.ends(8e9, (maker,), (reader,), returns=True) == pytest.approx((8.0 + 9.0, 9.0 + 8.0))
     assert [seconds for _, seconds in crossing.media(8e9, maker, reader)] == pytest.approx([8.0, 8.0])
 
 

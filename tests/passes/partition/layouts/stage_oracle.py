@@ -182,8 +182,9 @@ class Oracle:
                     size, returns = message_bytes(type_, parties[number], parties[reader]), name in cutter.given.trained
                     ends = replicas_of(block), replicas_of(line[reader][2])
                     each = [(ends[0][m % len(ends[0])], ends[1][m % len(ends[1])]) for m in range(len(ends[0]) * len(ends[1]))]
-                    after[number] += max(self.crossing.at_maker(size, *sides, returns=returns) for sides in each)
-                    after[reader] += max(self.crossing.at_reader(size, *sides, returns=returns) for sides in each)
+                    spent_each = [self.crossing.ends(size, (one,), (two,), returns=returns) for one, two in each]
+                    after[number] += max(at_maker for at_maker, _ in spent_each)
+                    after[reader] += max(at_reader for _, at_reader in spent_each)
             if self.worth(line, after) < best:
                 best = min(best, self.plan(line, number + 1, told, after))
         return best

@@ -50,9 +50,9 @@ def test_no_message_is_quicker_than_the_best_link(
     behind, before = links.behind(own, later, False), links.before(later, own, False)
     alike, times = maker.matches(reader), 2 if returns else 1
     size = SIZE / len(first) if alike else SIZE
-    told = [(behind, len(first), crossing.at_maker(size, maker, reader, returns=returns))]
+    told = [(behind, len(first), crossing.ends(size, (maker,), (reader,), returns=returns)[0])]
     if count == len(later):
-        told.append((before, count, crossing.at_reader(size, maker, reader, returns=returns)))
+        told.append((before, count, crossing.ends(size, (maker,), (reader,), returns=returns)[1]))
     for link, members, spent in told:
         rate, once = link.rates(members)
         least = times * (SIZE / (rate if alike else once) + link.latency)
@@ -67,5 +67,5 @@ def test_members_of_a_host_share_its_link() -> None:
     link = Links(topology, net, devices, returns=True).behind(range(4), range(4, 8), False)
     assert link.bandwidth == pytest.approx(1e9 / 3)
     first, second = (Party(tuple(one.name for one in some), (4,)) for some in (devices[:4], devices[4:]))
-    spent = Crossing(topology, net).at_maker(SIZE / 4, first, second, returns=True)
+    spent = Crossing(topology, net).ends(SIZE / 4, (first,), (second,), returns=True)[0]
     assert spent == pytest.approx(2 * (SIZE / link.rates(4)[0] + link.latency))
