@@ -105,6 +105,7 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         raise InvalidInput(TwoBranches(BRANCH[1:]), where=options.model)
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
+    _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
 
@@ -175,6 +176,19 @@ def _sizes(
             if roles.get(name) is not Role.GIVEN:
                 _bind(found, shape[-1], context if roles.get(name) is Role.MASK else step)
     return found
+
+
+def _require_batch_first(func: Func, pairs: Sequence[Pair], roles: Mapping[str, Role]) -> None:
+    """Raises InvalidInput for a cache whose first dimension is not the batch, as its name tells: once it is a number, another
+    dimension may be as large."""
+    ids = next((arg for arg in func.args if roles.get(arg.name[1:]) is Role.IDS), None)
+    batch = next(iter(_shape(ids.type) if ids is not None else ()), None)
+    types = {arg.name[1:]: _shape(arg.type) for arg in func.args}
+    for pair in pairs:
+        shape = types[pair.source]
+        if pair.grows is not None and isinstance(batch, str) and (isinstance(shape[0], int) or batch in shape[1:]):
+            reason = f"its first dimension is {shape[0]}, not the batch, {batch}"
+            raise InvalidInput(CacheNotInPlace(pair.source, reason), where=pair.source)
 
 
 def _writer(func: Func, pair: Pair) -> Op | None:

