@@ -36,7 +36,7 @@ from passes.graph.positional import spread
 from passes.graph.serving import most_groups
 from passes.meshes.costs.cross_mesh import part_bytes, parties
 from passes.plan.other_sizes import cut_alike
-from passes.prepare.states import GROUP_QUERY, Pair, Role, StatesPass, array_of, caches, named, roles_of
+from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
 from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
@@ -116,24 +116,39 @@ def _pairs(func: Func, options: CompileOptions) -> tuple[Pair, ...]:
     return (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
 
 
-def check_past(module: Module, options: CompileOptions, context: PassContext) -> None:
-    """Raises InvalidInput where the model computes a number from the length of its past, which is another in place. It is read
-    with one more position, too: no constant may differ but in how many slots it has, and but for sizes. (The pass ``states``
-    judges those with slots, and constant positions of a model without an input of positions.)"""
+def with_past_checked(module: Module, options: CompileOptions, context: PassContext) -> Module:
+    """The module of a step, which states the constants of relative positions (``RELATIVE``). Raises InvalidInput where the
+    model computes a number from the length of its past, which is another in place. It is read with one more position, too: no
+    constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges those with slots, and
+    constant positions of a model without an input of positions.)"""
     growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
     if options.context is None or options.model.startswith(ZOO) or not growing:
-        return
+        return module
     at = sized(replace(options, context=options.context + 1))
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     longer = load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module
     looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
     simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
+    relative: list[str] = []
     first, second = (dict(_constants(one, looked_up)) for one in simplified)
     for place, (resource, array) in first.items():
         other = second.get(place)
+        if other is not None and _is_shifted(array, other[1]):
+            relative.append(resource)
         if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
             reason = f"the model computes {resource} from the length of its past"
             raise InvalidInput(CacheNotInPlace(growing[0], reason), where=place[0])
+    entry = module.first(Func)
+    if entry is None or not relative:
+        return module
+    facts: Mapping[str, object] = {**dict(entry.attributes), RELATIVE: tuple(dict.fromkeys(relative))}
+    return module.replace(entry, replace(entry, attributes=attributes(facts)))
+
+
+def _is_shifted(array: NDArray[Any], longer: NDArray[Any]) -> bool:
+    """Whether ``longer`` has one more number before those of ``array`` in the last dimension."""
+    grown = array.ndim > 1 and longer.shape == (*array.shape[:-1], array.shape[-1] + 1)
+    return grown and np.array_equal(array, longer[..., 1:], equal_nan=True)
 
 
 def _constants(module: Module, looked_up: bool) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:

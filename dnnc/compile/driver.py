@@ -270,7 +270,7 @@ class _Loaded:
 def _loaded(options: CompileOptions, machines: Topology | None, sink: DiagnosticSink, progress: Progress) -> _Loaded:
     """Reads the model, and the topology where ``machines`` is None. Raises DnncError for options or models that cannot be
     compiled."""
-    from dnnc.compile.decoding import check_past, of_states, sized, with_states
+    from dnnc.compile.decoding import of_states, sized, with_past_checked, with_states
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
@@ -295,8 +295,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         arrays=given.shapes if given is not None else None,
         limits=options.limits,
     )
-    check_past(imported.module, options, pass_context(sink, progress))
-    module, note = with_topology(expand(imported.module), topology, pipeline), ""
+    stepping = with_past_checked(imported.module, options, pass_context(sink, progress))
+    module, note = with_topology(expand(stepping), topology, pipeline), ""
     topology = module.first(Topology) or topology
     if profiled := is_profiled(options.model, module):
         options = of_profile(options, module)

@@ -32,7 +32,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import renamed as renamed_ops
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.decoder import ATTENTION, GROUP_QUERY, Decoder
+from passes.prepare.states.decoder import ATTENTION, GROUP_QUERY, RELATIVE, Decoder
 from passes.prepare.states.faults import CacheNotInPlace, NoStates
 from passes.prepare.states.masks import array_of
 from passes.prepare.states.opset import raised
@@ -134,6 +134,7 @@ def _with_states(module: Module, pairs: tuple[Pair, ...], axes: dict[Pair, int |
 
 __all__ = [
     "GROUP_QUERY",
+    "RELATIVE",
     "Pair",
     "Role",
     "StatesPass",

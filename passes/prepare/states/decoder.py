@@ -20,6 +20,9 @@ from passes.prepare.states.roles import Role, roles_of
 from passes.prepare.states.writer import StepWriter
 
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
+RELATIVE = "decoding.relative"
+"""The attribute of an entry function that lists the constants of a step, one row for its token, which depend on the distances
+of keys to that token alone: they are shifted where the past is one longer."""
 TABLES = {GROUP_QUERY: (7, 8), "onnx.com.microsoft.RotaryEmbedding": (2, 3)}
 """Operands that have a row for each position: cosines and sines."""
 SAME_NUMBERS = frozenset(f"onnx.{name}" for name in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -72,8 +75,10 @@ class Decoder:
         ops = [one for op in self.func.ops for one in self.in_place(op)]
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
-            ops = Masks(self.writer, self.module.resources, growing).applied(ops)
-            if Role.POSITIONS not in self.roles.values():
+            relative = dict(self.func.attributes)[RELATIVE].value if RELATIVE in dict(self.func.attributes) else ()
+            masks = Masks(self.writer, self.module.resources, growing, relative)
+            ops = masks.applied(ops)
+            if Role.POSITIONS not in self.roles.values() and not masks.by_distance:
                 ops = self.with_positions(ops)
         entry = self.func
         facts = {
@@ -89,7 +94,9 @@ class Decoder:
             entry,
             args=(self.ids, self.writer.position, *kept),
             ops=(*_used(self.writer.ahead, ops), *ops),
-            attributes=attributes({**dict(entry.attributes), **facts}),
+            attributes=attributes(
+                {key: value for key, value in {**dict(entry.attributes), **facts}.items() if key != RELATIVE}
+            ),
         )
         return insert_symbols(self.module.replace(self.func, entry), self.writer.made)
 

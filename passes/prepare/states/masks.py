@@ -5,10 +5,11 @@ of these. Before each such Softmax, scores of slots that the query does not see 
 ``Attention`` gets a mask. Any other reader is refused: it might see them.
 
 The model's own masks were made for past = context - s. What they compute from ``attention_mask`` and ``position_ids`` holds
-for any position. A constant in them was computed from the length of the past, and three kinds hold in place. One that has the
+for any position. A constant in them was computed from the length of the past, and four kinds hold in place. One that has the
 same number in all slots that queries saw, such as a causal mask (0 there, -10000 behind), becomes that number everywhere, for
-the mask that is added here hides the rest. The numbers 0, 1, .. of the slots stay. So does what has no dimension of slots. All
-else is refused.
+the mask that is added here hides the rest. One that depends on the distance from the key to the query alone, a relative bias,
+is looked up by the distance from the slot to the position. The numbers 0, 1, .. of the slots stay. So does what has no
+dimension of slots. All else is refused.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ MOST = 1 << 24
 
 
 class Masks:
-    """The masks of one decoder. ``sources``: its caches by the results that they become, both without ``%``."""
+    """The masks of one decoder. ``sources``: its caches by the results that they become, both without ``%``. ``relative``:
+    constants of one row that were seen to depend on distances alone; of several rows it shows here."""
 
-    def __init__(self, decoder: StepWriter, resources: Mapping[str, Resource], sources: Mapping[str, str]) -> None:
-        self.decoder, self.resources, self.sources = decoder, resources, sources
+    def __init__(
+        self, decoder: StepWriter, resources: Mapping[str, Resource], sources: Mapping[str, str], relative: Sequence[str] = ()
+    ) -> None:
+        self.decoder, self.resources, self.sources, self.relative = decoder, resources, sources, relative
+        self.by_distance: dict[str, str] = {}
         self.types: dict[str, Type] = {name: one.type for name, one in self.resources.items()}
         self.changed: dict[str, str] = {}
 
@@ -86,6 +91,10 @@ class Masks:
         return [replace(op, operands=tuple(self._constants(op, name) for name in op.operands)) for op in found]
 
     def _constants(self, op: Op, name: str) -> str:
+        if name in self.by_distance and (
+            op.name not in BY_ELEMENT or self._shape(op.results[0].name)[:1] != (self.decoder.batch,)
+        ):
+            self._refuse(self.resources[name], next(iter(self.sources.values())))
         return self.changed.get(name, name) if op.name in BY_ELEMENT else name
 
     def _over_slots(self, op: Op) -> bool:
@@ -206,11 +215,45 @@ class Masks:
         last = past + np.arange(decoder.step) if rows == decoder.step else np.array([decoder.context - 1])
         seen = array[..., np.arange(decoder.context)[None, :] <= last[:, None]] if len(shape) > 1 else array
         if seen.size and not (seen == seen.flat[0]).all():
-            self._refuse(resource, source)
+            if not self._is_relative(name, array, last):
+                self._refuse(resource, source)
+            self.changed[name] = self.by_distance[name] = self._by_distance(name, array)
+            return
         if not (array == seen.flat[0]).all():
             data = np.full(array.shape, seen.flat[0], array.dtype).tobytes()
             assert isinstance(resource.type, TensorType)
             self.changed[name] = decoder.resource(f"{name}.seen", resource.type, data)
+
+    def _is_relative(self, name: str, array: NDArray[Any], last: NDArray[Any]) -> bool:
+        """Whether the numbers of all keys that queries see depend on their distance alone, in all sequences alike. ``last``:
+        the position of each query, which is that of the last key that it sees."""
+        alike = array.ndim < 4 or (array.ndim == 4 and bool((array == array[:1]).all()))
+        if not alike or array.dtype.kind != "f":
+            return False
+        if len(last) == 1:
+            return name in self.relative
+        rows = [array[..., row, position::-1] for row, position in enumerate(last)] if array.ndim > 1 else []
+        return bool(rows) and all(np.array_equal(row, rows[-1][..., : row.shape[-1]]) for row in rows)
+
+    def _by_distance(self, name: str, array: NDArray[Any]) -> str:
+        """``[B, .., s, context]``: for each query and slot the number of their distance; for slots behind the query, which it
+        does not see, that of distance 0."""
+        decoder, number = self.decoder, len(self.by_distance)
+        type_ = self.resources[name].type
+        assert isinstance(type_, TensorType)
+        of_one = array[0] if array.ndim == 4 else array
+        heads = int(np.prod(of_one.shape[:-2]))
+        table = np.ascontiguousarray(of_one[..., -1, ::-1].reshape(heads, decoder.context).T)
+        stored = decoder.resource(f"{name}.by_distance", TensorType(type_.dtype, table.shape), table.tobytes())
+        grid = (decoder.batch, decoder.step, decoder.context)
+        column = decoder.op(
+            "onnx.Unsqueeze", "places.column", (decoder.places(), decoder.constant("axes.2", [2])), (*grid[:2], 1)
+        )
+        back = decoder.op("onnx.Sub", "back", (column, decoder.slots(3)), grid)
+        distance = decoder.op("onnx.Max", "distance", (back, decoder.constant("zero", [0])), grid)
+        found = decoder.op("onnx.Gather", f"biases.{number}", (stored, distance), (*grid, heads), type_.dtype, axis=0)
+        shape = (grid[0], heads, *grid[1:])
+        return decoder.op("onnx.Transpose", f"bias.{number}", (found,), shape, type_.dtype, perm=(0, 3, 1, 2))
 
     def _refuse(self, resource: Resource, source: str) -> None:
         reason = (

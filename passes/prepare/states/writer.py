@@ -56,7 +56,13 @@ class StepWriter:
         return self.made[-1].name
 
     def op(
-        self, kind: str, name: str, operands: Sequence[str], shape: tuple[int, ...], dtype: DType = I64, **fields: int
+        self,
+        kind: str,
+        name: str,
+        operands: Sequence[str],
+        shape: tuple[int, ...],
+        dtype: DType = I64,
+        **fields: int | tuple[int, ...],
     ) -> str:
         """Adds an op ahead of all others; the name of its result. Asked for again under one name, the same."""
         known = next((one for one in self.ahead if one.results[0].name == f"%decoding.{name}"), None)
@@ -65,7 +71,7 @@ class StepWriter:
         self.add(kind, unique(f"%decoding.{name}", self.names), operands, TensorType(dtype, shape), **fields)
         return self.ahead[-1].results[0].name
 
-    def add(self, kind: str, name: str, operands: Sequence[str], type_: TensorType, **fields: int) -> None:
+    def add(self, kind: str, name: str, operands: Sequence[str], type_: TensorType, **fields: int | tuple[int, ...]) -> None:
         self.ahead.append(Op(kind, tuple(operands), (Value(name, type_),), attributes(**fields)))
 
 
