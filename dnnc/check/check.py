@@ -11,6 +11,8 @@ proves nothing about other inputs, about tensors that were left out (the report 
 processes exchange values. If the original model is gone, the reference is the build's own copy, and the check misses faults
 that both share.
 
+States of a recurrent model are random values that each stage gets in a step, and what they become is compared as outputs are.
+
 A difference that the precision of the type does not explain is compared with the effect of rounding on this model
 (``noise.py``). To measure that takes several runs of the model; plain 32-bit models do not need it.
 """
@@ -18,14 +20,15 @@ A difference that the precision of the type does not explain is compared with th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dnnc.build.build import Build, StageProgram
+from dnnc.build.build import Build, StageProgram, ValueInfo
+from dnnc.build.decoding import State
 from dnnc.build.members import matches
 from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.check.dataflow import precisions, random_values
@@ -35,6 +38,7 @@ from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.check.noise import QUIET, Meter, Noise
 from dnnc.check.unsplit import Unsplit, one_line, read_by
 from dnnc.check.verdict import CheckReport, Comparison, judge
+from dnnc.data.generate import random_microbatch
 from dnnc.data.inputs import drawn, read_inputs, split_microbatches
 from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
@@ -47,6 +51,7 @@ from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.engines.onnxruntime.transport.wiring import output_specs
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Module
+from ir.core.types import DType, TensorType
 from ir.ops.rows import COMPUTE, walk
 from ir.system.scratch import scratch_folder
 
@@ -100,6 +105,8 @@ def check_build(
         samples = tuple(read_inputs(options.inputs, build.inputs, constants=build.constants).items)
     else:
         samples = tuple(split_microbatches(build.inputs, options.inputs, where="inputs", constants=build.constants).items)
+    if options.cluster is None:
+        build, samples = _with_states(build), tuple(_with_random_states(build, samples, options.seed or 0))
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:
@@ -128,6 +135,34 @@ def check_build(
         tuple(unsplit.notes),
         time.perf_counter() - start,
     )
+
+
+def _with_states(build: Build) -> Build:
+    """The build whose states are inputs and outputs of their stages and of the model again, as in its ONNX files; unchanged
+    without states."""
+    states = build.decoding.states if build.decoding is not None else ()
+    stages = tuple(
+        replace(
+            stage,
+            inputs=(*stage.inputs, *_ports(state for state in states if state.stage == stage.index)),
+            outputs=(*stage.outputs, *_ports((state for state in states if state.stage == stage.index), after=True)),
+        )
+        for stage in build.stages
+    )
+    inputs, outputs = (*build.inputs, *_ports(states)), (*build.outputs, *_ports(states, after=True))
+    return replace(build, inputs=inputs, outputs=outputs, stages=stages)
+
+
+def _with_random_states(build: Build, samples: Sequence[Mapping[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """The samples, each with random states beside its inputs."""
+    states = build.decoding.states if build.decoding is not None else ()
+    return [{**sample, **random_microbatch(_ports(states), {}, seed + number)} for number, sample in enumerate(samples)]
+
+
+def _ports(states: Iterable[State], *, after: bool = False) -> tuple[ValueInfo, ...]:
+    """States as inputs, or ``after`` the step as outputs."""
+    named = ((state.result if after else state.name, TensorType(DType(state.dtype), state.shape)) for state in states)
+    return tuple(ValueInfo.of(name, type_) for name, type_ in named if name)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,9 @@ import onnx
 import pytest
 
 import dnnc
+from dnnc.build.build import Build
 from ir.core.diagnostics import InvalidInput
+from tests.dnnc.check.test_check import break_stage
 from tests.dnnc.engines.onnxruntime.attention_models import (
     CONTEXT,
     HEADS,
@@ -52,7 +54,7 @@ def test_a_cache_that_does_not_begin_with_the_batch_is_refused(keys: str, batch:
 
 
 def test_a_recurrent_state_that_the_next_stage_reads(tmp_path: Path) -> None:
-    """It stays in its stage and crosses the cut."""
+    """It stays in its stage and crosses the cut; a check compares what it becomes in one step."""
     model = recurrent()
     onnx.save(model, tmp_path / "recurrent.onnx")
     states = tuple(f"h{layer}=h{layer}.next" for layer in range(3))
@@ -60,6 +62,12 @@ def test_a_recurrent_state_that_the_next_stage_reads(tmp_path: Path) -> None:
         tmp_path / "recurrent.onnx", machines="preset:cpu-2", dims={"batch": 2}, stages=2, states=states, report=False
     )
     inputs = [np.random.default_rng(n).normal(0, 1, (2, WIDTH)).astype(np.float32) for n in range(5)]
-    with plan.write(tmp_path / "build").start() as session:
+    build = plan.write(tmp_path / "build")
+    with build.start() as session:
         for x, expected in zip(inputs, remembered(model, inputs), strict=True):
             np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], expected)
+    result = build.check(samples=2)
+    assert result.passed
+    assert {comparison.tensor for comparison in result.report.comparisons} >= {"h0.next", "h1.next", "h2.next", "y"}
+    break_stage(Build.open(tmp_path / "build"), 0)
+    assert not build.check().passed
