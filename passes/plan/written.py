@@ -47,6 +47,7 @@ from passes.meshes.staged import Staged
 from passes.meshes.synced import part_of, synchronised
 from passes.plan.copies import own_copies
 from passes.plan.proof import proven_for
+from passes.stages.load import hands_over
 from passes.timeline.families import step
 from passes.timeline.workload import Workload, largest_load, learned_channels, workload
 
@@ -222,7 +223,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
-    woken = len(stages) > 1 or (len(stages[0].devices) > 1 and not plan.minimises.trains)
+    woken = hands_over(len(stages), len(stages[0].devices), training=plan.minimises.trains)
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):

@@ -23,6 +23,12 @@ def load(comm: str, compute: float, receive: float, send: float) -> float:
     return compute + receive + send
 
 
+def hands_over(stages: int, devices: int, *, training: bool) -> bool:
+    """Whether each microbatch is handed to the devices of a plan of so many stages, the first on so many devices, and wakes
+    them (``DeviceType.handover``). In training the devices of a single stage read their samples themselves."""
+    return stages > 1 or (devices > 1 and not training)
+
+
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
     and transfers; of replicas, which take microbatches in turn, each."""

@@ -27,6 +27,7 @@ from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.faults import CannotRunOp, DeviceTaken, NoDeviceOfType, OverMemory, UnknownDevice
 from passes.graph.graph import Cut, cuts_of, listing, reads
+from passes.stages.load import hands_over
 from passes.stages.placement import Message, Placement, PlacementProblem
 
 
@@ -99,13 +100,14 @@ def placement_problem(
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
     bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
     by_type, passes = dict[str, list[float]](), dict[str, list[Passes]]()
+    woken = hands_over(len(own), replicas[0], training=plan.in_steps)
     for type_ in topology.types:
+        handover = type_.handover if woken else 0.0
         if plan.in_steps:
-            works, handover = learning_seconds(module, type_), type_.handover if len(own) > 1 else 0.0
+            works = learning_seconds(module, type_)
             by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
             passes[type_.name] = works
             continue
-        handover = type_.handover if len(own) > 1 or replicas[0] > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
     updated = updates(module, own) if plan.in_steps else ()
     compute = []

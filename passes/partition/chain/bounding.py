@@ -51,6 +51,7 @@ from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, solve
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
+from passes.stages.load import hands_over
 
 LONGEST = 10.0
 """Seconds of one search."""
@@ -225,10 +226,9 @@ class Bounding:
         return block.form, block.replicas, *self.beside[block.number], before, behind
 
     def handover(self, block: Block, whole: bool) -> float:
-        """Seconds of a microbatch that a device of a stage spends on hand-over. ``whole``: the stage is the whole function, for
-        which it spends none on one device, or in training, where members read their samples themselves."""
-        none = whole and (block.size == 1 or self.training)
-        return 0.0 if none else max(type_.handover for type_ in block.mesh.types)
+        """Seconds of a microbatch that a device of a stage spends on hand-over. ``whole``: the stage is the whole function."""
+        woken = hands_over(1 if whole else 2, block.size, training=self.training)
+        return max(type_.handover for type_ in block.mesh.types) if woken else 0.0
 
     def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
