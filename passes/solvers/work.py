@@ -33,6 +33,7 @@ RATES = {
     "run": 10e-9,
     "shift": 3e-6,
     "side": 0.4e-3,
+    "stage": 5e-9,
     "step": 0.7e-6,
     "tested": 60e-9,
     "transition": 20e-9,

@@ -61,8 +61,8 @@ def neighbours(
 @compiled
 def programme(
     goal: int, limit: float, gaps: bool, moves: Moves, seconds: Floats, least: Floats, value: Floats, way: NDArray[np.int32]
-) -> int:
-    """Finds the best plans that end in each state with so many stages; how many tables of blocks were gone through.
+) -> tuple[int, int]:
+    """Finds the best plans that end in each state with so many stages; how many stages were looked at, and tables begun.
 
     ``seconds[table, i, j]``: of a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills
     ``value[stages, row, alike, units]``, given as inf: the best, and whether the next stage is alike; and ``way`` at the same
@@ -72,7 +72,7 @@ def programme(
     best, whose = np.empty((2, units + 1)), np.empty((2, units + 1), np.int32)
     ahead, came = np.empty(units + 1), np.empty(units + 1, np.int32)
     value[0, moves.row[0, shapes - 1], 0, 0] = 0.0
-    count = 0
+    looked = begun = 0
     for layer in range(max(layers - 1, 1)):
         above = min(layer + 1, layers - 1)
         for state in range(len(moves.row)):
@@ -98,9 +98,9 @@ def programme(
                         table = moves.tables[block, 2 * alike + behind]
                         if table >= 0:
                             rows_ = value[above, there, behind], way[above, there, behind]
-                            _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
-                            count += 1
-    return count
+                            looked += _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
+                            begun += 1
+    return looked, begun
 
 
 @part
@@ -160,16 +160,17 @@ def _advance(
     number: int,
     value: Floats,
     way: NDArray[np.int32],
-) -> None:
+) -> int:
     """One more stage, by move ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape
-    ``came[i]``, to those of j, where they are better than ``value[j]``."""
-    units = len(table)
+    ``came[i]``, to those of j, where they are better than ``value[j]``; how many stages were looked at."""
+    units, looked = len(table), 0
     for i in range(units):
         if not ahead[i] < np.inf:
             continue
         for j in range(i + 1, units + 1):
             if not least[i, j] <= limit:
                 break
+            looked += 1
             seconds = table[i, j]
             if not seconds <= limit:
                 continue
@@ -181,6 +182,7 @@ def _advance(
                 found = ahead[i] + 1.0
             if found < value[j]:
                 value[j], way[j, 0], way[j, 1], way[j, 2] = found, number, i, came[i]
+    return looked
 
 
 @compiled

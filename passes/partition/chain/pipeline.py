@@ -184,8 +184,9 @@ class _Programme:
         number = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
         size = (stages + 1, self.rows, 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
-        tables = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
-        did("run", tables * self.units**2)
+        looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
+        did("stage", looked)
+        did("run", begun * self.units)
         ends = value[stages, :, 0, self.units]
         total = float(ends.min(initial=math.inf))
         if not math.isfinite(total):
