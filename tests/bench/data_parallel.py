@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from tests.bench.machine import header
+from tests.dnnc.sealing import refresh
 
 STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
 WARM, SAMPLES, LENGTH, WORDS, WIDTH, LAYERS = 3, 4, 128, 512, 512, 6
@@ -111,6 +112,7 @@ def built(folder: Path) -> tuple[Path, Path]:
         command("-m", "dnnc", "compile", str(folder / "words.onnx"), "-t", "preset:cpu-2", "-o", str(build), *asked)
     for path in (found[1] / "stages").glob("*.py"):
         path.write_text(path.read_text(encoding="utf-8") + BEHIND, encoding="utf-8")
+        refresh(found[1], str(path.relative_to(found[1])))
     return found
 
 
