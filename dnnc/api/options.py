@@ -12,6 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
 from dnnc.api.faults import NotAnOption, OptionOfWrongType
+from dnnc.compile.flags import AUTO as BEST
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -26,15 +27,17 @@ class PlanOptions(TypedDict, total=False):
     """The options of ``dnnc compile`` (``dnnc compile --help`` has more on each). An option that is left out, or None, is
     decided by the search, or has its default.
 
-    - What counts: ``objective``: ``"throughput"``, ``"latency"`` or ``"training"``; ``time_limit`` of the search in seconds.
+    - What counts: ``objective``: ``"throughput"``, ``"latency"``, ``"training"``, or of a decoder ``"tokens"`` or
+      ``"token-latency"``; ``time_limit`` of the search in seconds.
     - Stages: ``stages``: their number, or ``"auto"``; ``replicas``: the most devices of a stage; ``cuts``: tensors behind each
       of which a stage begins; ``pins``: ops and their devices; ``split``: ``"contiguous"`` or ``"any"``; ``pieces``: the most
       stages of a device (latency); ``comm``: how compute and transfers add up, ``"sum"``, ``"overlap"`` or ``"duplex"``.
     - Meshes: ``mesh``: the sizes of the axes (``"2x4"``), ``"auto"`` or ``"none"``; ``strategy``: a plan by its name;
       ``uneven``: shards of different lengths; ``shares``: unequal parts, such as ``"3,1"``.
     - States: ``states``: ``"IN=OUT"`` for each input that stays on its device; of a language model with caches
-      ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, ``chunk``, the tokens of a prompt
-      taken at once, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name.
+      ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, either ``"auto"`` with the objective
+      tokens, ``chunk``, the tokens of a prompt taken at once, ``prompt_tokens`` of the prompt whose time to the first token is
+      told, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name.
     - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
       ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
       ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
@@ -63,9 +66,10 @@ class PlanOptions(TypedDict, total=False):
     states: Sequence[str]
     roles: Sequence[str]
     context: int | None
-    batch: int | None
-    groups: int | None
+    batch: int | Literal["auto"] | None
+    groups: int | Literal["auto"] | None
     chunk: int | None
+    prompt_tokens: int | None
     microbatches: int | None
     loss: str | None
     optimizer: str | None
@@ -174,6 +178,8 @@ def _as_field(name: str, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(value)
     if name == "pins":
         return dict(value)
+    if name in ("batch", "groups") and value == AUTO:
+        return BEST
     return str(value) if name == "mesh" else value
 
 

@@ -133,6 +133,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             problem=problem,
             microbatches=reader.microbatches(root) if "microbatches" in root else 0,
             flush=reader.flag({"flush": True, **root}, "flush", ""),
+            serves=_read_serving(reader, root),
             source=where,
         )
     from passes.partition.replay.meshes import ReplayPass
@@ -157,6 +158,17 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         microbatches=reader.microbatches(root),
         value=value if math.isfinite(value) else 0.0,
         certificate=tuple(f"{key}={text}" for key, text in texts.items()),
+    )
+
+
+def _read_serving(reader: _Reader, root: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of each stage that says it, the replica that serves each group of sequences."""
+    decoding = reader.mapping(root.get("decoding", {}), "decoding")
+    serving, at = reader.mapping(decoding.get("serving", {}), "decoding.serving"), "decoding.serving"
+    rows = {stage: reader.items(serving, stage, at) for stage in serving}
+    return tuple(
+        f"{stage}:{','.join(str(reader.integer({stage: replica}, stage, at)) for replica in row)}"
+        for stage, row in rows.items()
     )
 
 

@@ -113,6 +113,13 @@ class NotAStageCount(Fault, code="E0113"):
     found: str
 
 
+class NotACount(Fault, code="E0154"):
+    """--batch and --groups take a whole number from 1 on, or auto."""
+
+    message = "found '{found}', expected a number from 1 to 1048576, or auto"
+    found: str
+
+
 class UnknownLimit(Fault, code="E0114"):
     """--limit raises one of a few limits by its name. There is no limit of this name."""
 

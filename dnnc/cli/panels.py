@@ -40,7 +40,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             "How the model is split",
             ("--replicas", "--cut", "--pin", "--strategy", "--shares", "--uneven", "--split", "--pieces", "--comm"),
         ),
-        ("What stays from step to step", ("--context", "--batch", "--groups", "--chunk", "--state")),
+        ("What stays from step to step", ("--context", "--batch", "--groups", "--chunk", "--prompt-tokens", "--state")),
         (
             "Training step (--objective training)",
             (

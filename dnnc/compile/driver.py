@@ -28,13 +28,13 @@ from dnnc.compile.faults import (
     ProfileOfInference,
     ProfileOfTraining,
     SharesNotAnnotated,
-    StagesRecompute,
 )
-from dnnc.compile.flags import TAG
+from dnnc.compile.flags import AUTO, TAG
 from dnnc.compile.notes import noted, origins, with_callers, with_cores, with_restrictions
 from dnnc.compile.options import (
     PROGRAM_PASSES,
     CompileOptions,
+    as_memory_asks,
     asks_training,
     build_pipeline,
     of_profile,
@@ -46,7 +46,7 @@ from dnnc.compile.options import (
 from dnnc.compile.training import decays, require_engine, require_loss, saves_by_recomputing, update_text
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
-from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.topology import Topology
@@ -54,6 +54,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.registry import PLANNERS
 
 if TYPE_CHECKING:
+    from dnnc.compile.decoding.choice import Choice
     from dnnc.compile.given import GivenInputs
     from dnnc.onnx.model import ImportedModel
     from passes.costs.profiled import Profile
@@ -220,35 +221,36 @@ def plan_model(
     the model is no one's, and a build does not name it. Raises as ``compile_model``."""
     sink = sink if sink is not None else DiagnosticSink()
     if options.training.recompute == "auto":
-        return _as_memory_asks(
+        return as_memory_asks(
             options,
             sink,
             lambda one: plan_model(one, machines=machines, nameless=nameless, sink=sink, progress=progress, manager=manager),
         )
     clock = _Clock()  # before the imports: they are a part of what a person waits for
+    from dnnc.compile.decoding import of_tokens
+
+    options, choice = of_tokens(options), None
+    if AUTO in (options.batch, options.groups):
+        with clock.step("choose"):
+            progress("choose batch and groups", None)
+            from dnnc.compile.decoding.choice import chosen
+
+            machines = machines or _machines(options, sink, progress)
+            options, choice = chosen(options, machines, sink)
     with clock.step("load"):
         progress("load the model", None)
         loaded = _loaded(options, machines, sink, progress)
         if nameless:
             loaded = replace(loaded, imported=replace(loaded.imported, source=""))
     limit = math.inf if options.time_limit is None else options.time_limit
-    return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {})
+    return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
 
 
-def _as_memory_asks(
-    options: CompileOptions, sink: DiagnosticSink, planned: Callable[[CompileOptions], PlannedModel]
-) -> PlannedModel:
-    """The plan without recomputation; if none fits, the plan with it."""
+def _machines(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> Topology:
+    from dnnc.machines import machines_of
 
-    def with_(recompute: str) -> CompileOptions:
-        return replace(options, training=replace(options.training, recompute=recompute))
-
-    try:
-        return planned(with_(""))
-    except Infeasible as error:
-        result = planned(with_("stage"))
-        sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")
-        return result
+    trains = asks_training(options) or bool(options.pipeline)
+    return machines_of(options.topology, sink, progress, training=trains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +276,13 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
-    from dnnc.machines import machines_of
     from dnnc.onnx.model import require_bound
     from passes.graph.folding import expand
 
     # Faults of options come before a long read.
     options = of_states(of_ranges(options))
     pipeline = () if may_be_profile(options.model) else with_states(with_programs(build_pipeline(options)), options)
-    trains = asks_training(options) or bool(options.pipeline)
-    topology = machines if machines is not None else machines_of(options.topology, sink, progress, training=trains)
+    topology = machines if machines is not None else _machines(options, sink, progress)
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
     # A plan needs the sizes of the weights, not their bytes.
     bytes_needed = not options.plan_only and options.weights != "none"
@@ -319,8 +319,11 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
 
 
-def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]) -> PlannedModel:
-    """The model after the passes that plan it. The certificate of its plan says how it was found."""
+def _planned(
+    loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any], choice: Choice | None = None
+) -> PlannedModel:
+    """The model after the passes that plan it. The certificate of its plan says how it was found. ``choice``: how a decoder's
+    batch and groups were."""
     from dnnc.compile.witness import proven, with_witness
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import pipeline_text
@@ -364,9 +367,10 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     certified = with_callers(with_restrictions(told, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
     if options.context is not None:
-        from dnnc.compile.decoding import with_tokens
+        from dnnc.compile.decoding.choice import with_choice
+        from dnnc.compile.decoding.told import with_tokens
 
-        certified = with_tokens(certified, module)
+        certified = with_choice(with_tokens(certified, module, options, pipeline, context), choice)
     certified = with_witness(certified, module, topology, *proven(plan, pipeline, context))
     module = module.replace(plan, certified)
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, passes, clock)

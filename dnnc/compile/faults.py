@@ -311,6 +311,27 @@ class StatesAlone(Fault, code="E1045"):
     found: tuple[str, ...]
 
 
+class AutoWithoutTokens(Fault, code="E1050"):
+    """How many sequences are best is asked for, and nothing says for what."""
+
+    message = "only with --objective tokens: {flags}"
+    hint = "give a number, or --objective tokens"
+    flags: tuple[str, ...]
+
+
+class GroupsOfOneUser(Fault, code="E1051"):
+    """The least time from token to token is that of one group alone."""
+
+    message = "--objective token-latency plans one group of --batch sequences (1 unless told)"
+    hint = "--objective tokens is for many"
+
+
+class ProfileOfOneBatch(Fault, code="E1052"):
+    """Measured seconds are those of one batch, and others are planned too."""
+
+    message = "the seconds of a profile are those of one batch: state --batch and --groups"
+
+
 class GenaiConfigInvalid(Fault, code="E1047"):
     """The genai_config.json beside a model has a part of another kind than onnxruntime-genai reads."""
 

@@ -19,6 +19,8 @@ from passes.framework.registry import PLANNERS
 SEARCHES = ("certified", "tag")
 """Which search plans: dnnc's own, which bounds all plans, or TAG's (``dnnc.search_tag``)."""
 TAG = SEARCHES[1]
+AUTO = 0
+"""As ``batch`` or ``groups`` of a decoder: as many as are best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class CompileOptions:
       is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its ``prior`` and a number of ``iterations``. The
       seconds in the ``profile`` files of ``dnnc profile`` replace modelled ones.
     - States (``compile.decoding``): ``states`` as ``IN=OUT``; of a decoder, ``roles`` of its inputs as
-      ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups, and the tokens of a
-      ``chunk`` of a prompt.
+      ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups (``AUTO``: as many as
+      are best, by default of ``tokens``), and the tokens of a ``chunk`` of a prompt; ``prompt_tokens`` of the prompt whose time
+      to the first token is told.
     - Training: ``microbatches`` of a step, and ``training``.
     - Output: ``weights`` is shared, per-stage or none; ``load_test``: onnxruntime opens each program before the build is done;
       ``explain`` asks for ``CompileResult.explanation``."""
@@ -83,6 +86,7 @@ class CompileOptions:
     batch: int | None = None
     groups: int | None = None
     chunk: int | None = None
+    prompt_tokens: int | None = None
 
     @property
     def largest(self) -> dict[str, int | str]:
@@ -159,6 +163,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--batch", "batch", (), (TAG_SEARCH, PROFILE)),
     Flag("--groups", "groups", (), (TAG_SEARCH, PROFILE)),
     Flag("--chunk", "chunk", (), (TAG_SEARCH, PROFILE)),
+    Flag("--prompt-tokens", "prompt_tokens", (), (TAG_SEARCH, PROFILE)),
     *(
         Flag(f"--{one.name.replace('_', '-')}", f"training.{one.name}", (), _OF_TRAINING.get(one.name, (PROFILE,)))
         for one in fields(TrainingOptions)
@@ -188,6 +193,7 @@ def changes_of(options: CompileOptions, name: str) -> dict[str, Any]:
 
 
 __all__ = [
+    "AUTO",
     "FLAGS",
     "MESH",
     "OF_TAG",

@@ -46,7 +46,7 @@ def load_model(
     elif path.suffix in WORKLOAD_SUFFIXES:
         imported = _load_workload(path, spec, dims, sink)
     else:
-        from dnnc.compile.cache_names import with_cache_names
+        from dnnc.compile.decoding.cache_names import with_cache_names
         from dnnc.onnx.importer.read import import_model
 
         imported = import_model(

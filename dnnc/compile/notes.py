@@ -25,6 +25,8 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
     the time with the whole model on every device, in turn, if it fits and all devices are of one type. For one sample alone
     the certificate states that meshes are not searched."""
     count = len(topology.devices)
+    if plan.minimises.decodes:
+        return plan
     if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # a replayed plan
         return noted(plan, kinds="stages of single devices; meshes are not searched for one sample alone")
     alike = len({device.type for device in topology.devices}) == 1
@@ -42,7 +44,7 @@ def with_callers(plan: Plan, topology: Topology) -> Plan:
     used = {device for stage in plan.stages for device in stage.devices}
     devices = [device for device in topology.devices if device.name in used]
     places = {(device.type, device.host) for device in devices}
-    if plan.minimises.trains or not plan.minimises.streams or len(devices) < 2 or len(places) > 1 or math.isinf(plan.single):
+    if plan.minimises.decodes or not plan.minimises.streams or len(devices) < 2 or len(places) > 1 or math.isinf(plan.single):
         return plan
     type_ = topology.type(devices[0].type)
     if type_.kind != "cpu" or type_.provider or type_.cores > 1:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from dnnc.compile.faults import (
     CommOfMeshPlan,
@@ -26,6 +27,7 @@ from dnnc.compile.faults import (
     PlanReplacesNothing,
     PlanWithoutMesh,
     SearchCut,
+    StagesRecompute,
     SyncWithoutMesh,
     TimeLimitNotFinite,
 )
@@ -46,7 +48,7 @@ from dnnc.compile.flags import (
 )
 from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.compile.training import with_training
-from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Module
 from ir.core.objectives import ANY, CONTIGUOUS, TRAINING, Planned, objective_of, offered
@@ -54,6 +56,7 @@ from ir.core.topology import Topology
 from passes.framework.base import Pass
 from passes.framework.registry import ANY_FORM, NO_MESH, PLANNERS
 
+T = TypeVar("T")
 PROGRAM_PASSES = ("lower", "localize")
 """The passes that make programs of a scheduled plan; a plan alone does without."""
 PIPELINE = "default-inference"
@@ -218,7 +221,7 @@ def _of_literature(options: CompileOptions, *, profiled: bool) -> bool:
     if not options.objective:
         return other
     objective = objective_of(options.objective)
-    return other or objective.alone or (profiled and objective.trains)
+    return other or (objective.alone and not objective.decodes) or (profiled and objective.trains)
 
 
 def _by_reference(step: Pass) -> Pass:
@@ -309,6 +312,20 @@ def _kind_of(schedule: str, where: str) -> str:
     return found.kind if found is not None and found.kind in FAMILIES else ""
 
 
+def as_memory_asks(options: CompileOptions, sink: DiagnosticSink, planned: Callable[[CompileOptions], T]) -> T:
+    """The plan without recomputation; if none fits, the plan with it."""
+
+    def with_(recompute: str) -> CompileOptions:
+        return replace(options, training=replace(options.training, recompute=recompute))
+
+    try:
+        return planned(with_(""))
+    except Infeasible as error:
+        result = planned(with_("stage"))
+        sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")
+        return result
+
+
 def _made_for(plan: Path) -> str:
     """The model that a plan was made for, from the manifest beside it; empty if there is none or it does not say."""
     from dnnc.build.snapshot import read_manifest
@@ -328,6 +345,7 @@ __all__ = [
     "PIPELINE",
     "PROGRAM_PASSES",
     "CompileOptions",
+    "as_memory_asks",
     "asks_training",
     "build_pipeline",
     "check_time_limit",

@@ -49,7 +49,8 @@ def _inputs_and_outputs(plan: Plan, module: Module, topology: Topology) -> str:
     read = {name for op in there for name in op.operands}
     made = {value.name for op in there for value in op.results}
     size = sum(type_bytes(value.type) or 0 for value in func.args if value.name in read)
-    size += sum(type_bytes(value.type) or 0 for value in func.results if value.name in made)
+    stay = {f"%{state.result}" for state in module.states.values()}
+    size += sum(type_bytes(value.type) or 0 for value in func.results if value.name in made - stay)
     if not size:
         return ""
     link = _host_link(topology, next(iter(off.values()))[0])

@@ -219,7 +219,8 @@ class PlanStage:
     channels). ``replicas`` devices take samples in turn; ``devices`` names
     them once the stage is placed. ``serves``: of each group of sequences of a decoder, the number of the replica that has its
     states and does all its steps; empty where replicas take groups in turn. Where these hold unlike numbers of groups,
-    ``weights`` are those of the one that holds most.
+    ``weights`` are those of the one that holds most. ``steps``: seconds of a step, receives and sends included, on each
+    replica, where devices of unlike speed serve groups; empty where all are as fast.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``
@@ -251,6 +252,7 @@ class PlanStage:
     learning: tuple[str, ...] = ()
     shared: tuple[tuple[str, float], ...] = ()
     serves: tuple[int, ...] = ()
+    steps: tuple[float, ...] = ()
 
     @property
     def share(self) -> float:
@@ -275,9 +277,10 @@ class Plan:
     ``overlap``, ``duplex``). ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds;
     ``port_value``: on the port model; ``bound``: no plan of the stated kind is better; ``status``: the outcome of the
     search; ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how the bound was
-    reached, as sorted (key, text) pairs. ``microbatches``: of a training step; 0 where a profile trains as a stream of samples:
-    the value is then the time between two. ``flush``: whether the pipeline is empty behind each step; where it is not, the
-    value is the time between two steps."""
+    reached, as sorted (key, text) pairs. ``tokens``: of a decoder that is planned for tokens, the sequences of a group, each of
+    which gets one in a step: value, port_value, bound and single are seconds per token; 1 for other objectives.
+    ``microbatches``: of a training step; 0 where a profile trains as a stream of samples: the value is then the time between
+    two. ``flush``: whether the pipeline is empty behind each step; where it is not, the value is the time between two steps."""
 
     name: str
     objective: str
@@ -291,6 +294,12 @@ class Plan:
     certificate: tuple[tuple[str, str], ...] = ()
     microbatches: int = 1
     flush: bool = True
+    tokens: int = 1
+
+    @property
+    def period(self) -> float:
+        """The value in seconds per microbatch, as those of stages are, or per training step."""
+        return self.value * self.tokens
 
     @property
     def minimises(self) -> Objective:

@@ -25,13 +25,15 @@ class Planned(StrEnum):
 class Objective:
     """``name``: as in commands and plans. ``help``: what is minimised, for ``--help``. ``per``: a plan's value is in seconds
     ``per`` this. ``trains``: the backward pass counts. ``alone``: the value is the latency of one sample, not the time between
-    samples in flight. ``splits``: the kinds of problems that it is offered for, each with its splits."""
+    samples in flight. ``decodes``: samples are steps of groups of sequences, whose states stay on devices. ``splits``: the
+    kinds of problems that it is offered for, each with its splits."""
 
     name: str
     help: str
     per: str
     trains: bool = False
     alone: bool = False
+    decodes: bool = False
     splits: tuple[tuple[Planned, tuple[str, ...]], ...] = field(default=(), repr=False)
 
     @property
@@ -77,6 +79,21 @@ TRAINING = Objective(
         (Planned.PAPER, (CONTIGUOUS, ANY)),
     ),
 )
+TOKENS = Objective(
+    "tokens",
+    "a decoder, the time between two tokens of all sequences together",
+    "per token",
+    decodes=True,
+    splits=((Planned.OPS, (CONTIGUOUS,)),),
+)
+TOKEN_LATENCY = Objective(
+    "token-latency",
+    "a decoder, the time from a token of a sequence to its next, of one group alone",
+    "from a token to the next of its sequence",
+    alone=True,
+    decodes=True,
+    splits=((Planned.OPS, (CONTIGUOUS,)),),
+)
 PIPEDREAM = Objective(
     "pipedream",
     "training by replicated stages, as PipeDream's planner counts it",
@@ -84,7 +101,7 @@ PIPEDREAM = Objective(
     trains=True,
     splits=((Planned.PAPER, (CONTIGUOUS,)),),
 )
-OBJECTIVES = (THROUGHPUT, LATENCY, TRAINING, PIPEDREAM)
+OBJECTIVES = (THROUGHPUT, LATENCY, TRAINING, TOKENS, TOKEN_LATENCY, PIPEDREAM)
 
 
 def objective_of(name: str, where: str = "--objective") -> Objective:
@@ -113,6 +130,8 @@ __all__ = [
     "OBJECTIVES",
     "PIPEDREAM",
     "THROUGHPUT",
+    "TOKENS",
+    "TOKEN_LATENCY",
     "TRAINING",
     "Objective",
     "Planned",

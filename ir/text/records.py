@@ -148,6 +148,12 @@ def _print_table(text: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda pairs: f"{{{', '.join(f'{quote_key(key)} = {text(value)}' for key, value in pairs)}}}"
 
 
+def _numbers(value: Any) -> tuple[float, ...]:
+    if isinstance(value, Table) or not isinstance(value, tuple):
+        raise ValueError(value)
+    return tuple(_float(item) for item in value)
+
+
 def float_text(value: float) -> str:
     """A float as the shortest text that reads back equal."""
     return repr(float(value))
@@ -156,6 +162,11 @@ def float_text(value: float) -> str:
 def words_text(words: Iterable[str]) -> str:
     """``[a, b]``."""
     return f"[{', '.join(map(quote_word, words))}]"
+
+
+def numbers_text(values: Iterable[float]) -> str:
+    """``[0.5, 2.0]``."""
+    return f"[{', '.join(map(float_text, values))}]"
 
 
 def integers_text(values: Iterable[int]) -> str:
@@ -172,6 +183,7 @@ CODECS: dict[str, Codec] = {
     "int | None": Codec(lambda v: "none" if v is None else str(int(v)), _optional_int, "an integer or none"),
     "float | None": Codec(lambda v: "none" if v is None else float_text(v), _optional_float, "a number or none"),
     "tuple[int, ...]": Codec(integers_text, _integers, "a list of integers such as [1, 2]"),
+    "tuple[float, ...]": Codec(numbers_text, _numbers, "a list of numbers such as [0.5, 2.0]"),
     "tuple[str, ...]": Codec(words_text, _words, "a list of words such as [a, b]"),
     "tuple[tuple[str, float], ...]": Codec(_print_table(float_text), _table(_float), "a table of numbers such as {a = 1.0}"),
     "tuple[tuple[str, int], ...]": Codec(_print_table(str), _table(_int), "a table of integers such as {a = 1}"),

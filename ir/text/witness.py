@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 KEY = "witness"
 """The key of a plan's certificate that holds the text."""
+CHOSEN = "chosen"
+"""The key of a certificate whose bound is of other batches and numbers of groups, too: which, in words."""
 DEVICES, REPLICAS, MESHES, MESH = "devices", "replicas", "meshes", "mesh"
 """Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh, on a device or, at
 inference, on replicas; all ops on the mesh of the plan."""
@@ -76,4 +78,4 @@ def _name(name: str) -> str:
     return name if re.fullmatch(_PLAIN, name) else json.dumps(name)
 
 
-__all__ = ["DEVICES", "FORMS", "KEY", "MESH", "MESHES", "REPLICAS", "Witness", "read_witness", "witness_text"]
+__all__ = ["CHOSEN", "DEVICES", "FORMS", "KEY", "MESH", "MESHES", "REPLICAS", "Witness", "read_witness", "witness_text"]

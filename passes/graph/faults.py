@@ -471,3 +471,12 @@ class AmbiguousOp(Fault, code="E3158"):
     op: str
     near: str
     count: int
+
+
+class NotADecoder(Fault, code="E3159"):
+    """Tokens are planned of a model whose caches stay from step to step, and which is given ids and positions of tokens."""
+
+    message = "objective={objective} is of a decoder whose caches stay on devices, and {name} has none"
+    hint = "compile with --context N; 'dnnc inspect' lists the caches that were recognised, --state IN=OUT names others"
+    objective: str
+    name: str

@@ -9,8 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
+from ir.core.types import TensorType
+from passes.graph.faults import NotADecoder
 from passes.graph.positional import POSITION
+
+IDS = "decoding.ids"
+"""The attribute of an entry function that names its argument of tokens, of which the first dimension is the batch."""
+
+
+def batch_of(module: Module, objective: str) -> int:
+    """The sequences of a group, which ``objective`` counts. Raises InvalidInput for a module that is no step of a decoder."""
+    entry = module.entry
+    name = dict(entry.attributes)[IDS].value if IDS in dict(entry.attributes) else ""
+    type_ = next((arg.type for arg in entry.args if name and arg.name == f"%{name}"), None)
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    if not module.states or not shape or not isinstance(shape[0], int):
+        raise InvalidInput(NotADecoder(objective, module.name), where="--objective")
+    return shape[0]
 
 
 def groups_of(module: Module) -> int:
@@ -30,4 +47,4 @@ def most_groups(groups: int, replicas: int, serves: Sequence[int] = ()) -> int:
     return max(Counter(serves).values(), default=0) or -(-groups // replicas)
 
 
-__all__ = ["groups_of", "most_groups", "shared_evenly"]
+__all__ = ["batch_of", "groups_of", "most_groups", "shared_evenly"]

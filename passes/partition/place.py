@@ -9,7 +9,9 @@ type, each channel the route between its two devices, and the plan the numbers t
   a ``Transfer`` facet costs that;
 - a shared or half-duplex link is busy for the bytes of all that crosses it;
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
-  port model's, hence not below the bound, which stays as it is.
+  port model's, hence not below the bound, which stays as it is. Of a decoder's groups a replica counts for those that it
+  serves; planned for tokens the value is at least what a group takes through all stages, shared by the groups in flight, and
+  counts each sequence of a group.
 
 The value of a training step is what the pipeline takes to fill, run and drain when every stage is as slow as the slowest;
 seconds per microbatch are then of both passes, with the part of the update that falls to one (``passes.costs.learning``), and
@@ -101,10 +103,13 @@ class PlacePass(Pass):
         link = busiest(problem.busy(chosen), [dict(row.get("shared", ())) for row in steps])
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
+            serves, each = plan.stages[stage].serves, problem.steps(stage, chosen)
+            unlike = bool(serves) and max(each) > min(each) * (1 + TIGHT)
+            types = {topology.devices[device].type for device in devices}
             stages.append(
                 PlanStage(
                     index=stage,
-                    device_type=topology.devices[devices[0]].type,
+                    device_type=types.pop() if len(types) == 1 else "",
                     devices=tuple(problem.names[device] for device in devices),
                     ops=len(own[stage]),
                     compute=compute,
@@ -114,14 +119,21 @@ class PlacePass(Pass):
                     workspace=memory[stage].workspace,
                     buffers=memory[stage].buffers,
                     replicas=len(devices),
-                    serves=plan.stages[stage].serves,
+                    serves=serves,
+                    steps=tuple(each) if unlike else (),
                     **steps[stage],
                 )
             )
-            _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
+            if not serves:
+                _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
         alone = plan.minimises.alone
-        value = problem.latency(chosen) if alone else max(problem.value(chosen), link)
-        of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
+        if plan.minimises.decodes:
+            trip = problem.round_trip(chosen)
+            value = trip if alone else max(problem.value(chosen), link, trip / groups_of(module)) / plan.tokens
+            of_ports = value
+        else:
+            value = problem.latency(chosen) if alone else max(problem.value(chosen), link)
+            of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
         if plan.in_steps:
             shared = [len(devices) for devices in chosen]
             value, of_ports = (

@@ -31,7 +31,9 @@ def hands_over(stages: int, devices: int, *, training: bool) -> bool:
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
-    and transfers; of replicas, which take microbatches in turn, each."""
+    and transfers; of replicas, which take microbatches in turn, each, or the busiest where they serve groups of a decoder."""
+    if stage.serves and stage.steps:
+        return max(stage.serves.count(replica) * step for replica, step in enumerate(stage.steps)) / len(stage.serves)
     return load(comm, stage.working, stage.receive, stage.send) * stage.share
 
 

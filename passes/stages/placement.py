@@ -3,7 +3,8 @@
 Stages exchange messages over channels. A stage on a device costs its compute there and the seconds of its messages on the
 routes to the other devices; sending one tensor to several stages costs its bytes for each and the latency once. A link that
 transfers share is busy for the bytes of all that crosses it. The value of a placement is the largest of these loads, a
-replicated stage counting for each r-th message.
+replicated stage counting for each r-th message, or, where replicas serve unlike numbers of a decoder's groups, each replica for
+those that it serves.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
     """``compute[stage][device]``: seconds, inf where the stage may not run or does not fit; ``fixed[stage]``: given devices,
-    else empty; ``replicas[stage]``: how many devices it wants; ``comm``: how compute and transfers of a device add up."""
+    else empty; ``replicas[stage]``: how many devices it wants; ``comm``: how compute and transfers of a device add up.
+    ``serving[stage]``: of each group of sequences the replica that serves it, a message being a step of one of them; empty
+    where replicas take messages in turn."""
 
     topology: Topology
     network: Network
@@ -49,6 +52,7 @@ class PlacementProblem:
     messages: tuple[Message, ...]
     fixed: Placement
     replicas: tuple[int, ...]
+    serving: tuple[tuple[int, ...], ...] = ()
 
     @property
     def size(self) -> int:
@@ -128,12 +132,38 @@ class PlacementProblem:
         """What ``media`` has found so far: a search asks for the same routes again and again."""
         return {}
 
+    def pairs(self, message: Message, chosen: Placement) -> list[tuple[int, int]]:
+        """Devices between which the messages go, one after another, until it begins anew."""
+        sources, targets = chosen[message.source], chosen[message.target]
+        if not self.serving:
+            return turns(sources, targets)
+        served = zip(self.serving[message.source], self.serving[message.target], strict=True)
+        return [(sources[here], targets[there]) for here, there in served]
+
+    def steps(self, stage: int, chosen: Placement) -> list[float]:
+        """Seconds of a message of the stage on each of its devices, over its slowest routes."""
+        found = []
+        for device in chosen[stage]:
+            receive = send = 0.0
+            for channel in self.received[stage]:
+                pairs = self.pairs(self.messages[channel], chosen)
+                receive += max((self.receive_seconds(channel, a, b) for a, b in pairs if b == device), default=0.0)
+            for channels in self.sent[stage]:
+                rows = zip(chosen[stage], self.slowest_sends(channels, chosen), strict=True)
+                send += math.fsum(next(row for source, row in rows if source == device))
+            found.append(combined(self.comm, self.compute[stage][device], receive, send))
+        return found
+
+    def round_trip(self, chosen: Placement) -> float:
+        """Seconds of a group of sequences through all stages, each on its slowest replica: from a token of a sequence to the
+        next, where no other group is in its way."""
+        return math.fsum(max(self.steps(stage, chosen)) for stage in range(self.size))
+
     def parts(self, stage: int, chosen: Placement) -> tuple[float, float, float]:
         """Compute, receive and send seconds per message of the stage on its slowest device, over its slowest routes."""
         receive = send = 0.0
         for channel in self.received[stage]:
-            source = self.messages[channel].source
-            receive += max(self.receive_seconds(channel, a, b) for a, b in turns(chosen[source], chosen[stage]))
+            receive += max(self.receive_seconds(channel, a, b) for a, b in self.pairs(self.messages[channel], chosen))
         for channels in self.sent[stage]:
             send += max(math.fsum(row) for row in self.slowest_sends(channels, chosen))
         return max(self.compute[stage][device] for device in chosen[stage]), receive, send
@@ -142,24 +172,25 @@ class PlacementProblem:
         """``send_seconds`` of each replica of the sender, to the slowest of the replicas that it has ``turns`` with."""
         rows = []
         own = chosen[self.messages[channels[0]].source]
-        for turn, source in enumerate(own):
+        for source in own:
             slowest = []
             for channel in channels:
-                devices = chosen[self.messages[channel].target]
-                partners = devices[turn % (apart := math.gcd(len(own), len(devices))) :: apart]
+                partners = dict.fromkeys(b for a, b in self.pairs(self.messages[channel], chosen) if a == source)
                 slowest.append(max(partners, key=lambda there: self.send_seconds(channels[:1], source, (there,))))
             rows.append(self.send_seconds(channels, source, slowest))
         return rows
 
     def loads(self, chosen: Placement) -> list[float]:
         """Seconds per sample of each stage's devices, with all that these run."""
+        if self.serving:
+            return [served_load(self.steps(stage, chosen), self.serving[stage]) for stage in range(self.size)]
         return shared_loads(self.comm, [self.parts(stage, chosen) for stage in range(self.size)], chosen)
 
     def busy(self, chosen: Placement) -> dict[str, float]:
         """Seconds per sample that each medium is occupied; replicas take the samples in turn."""
         total: dict[str, float] = defaultdict(float)
         for channel, message in enumerate(self.messages):
-            pairs = turns(chosen[message.source], chosen[message.target])
+            pairs = self.pairs(message, chosen)
             for a, b in pairs:
                 for name, seconds in self.media(channel, a, b):
                     total[name] += seconds / len(pairs)
@@ -248,6 +279,11 @@ def turns(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int
     return [(sources[m % len(sources)], targets[m % len(targets)]) for m in range(period)]
 
 
+def served_load(steps: Sequence[float], serves: Sequence[int]) -> float:
+    """Seconds per message of the busiest replica of a stage; ``steps``: of a message on each of them."""
+    return max(serves.count(replica) * seconds for replica, seconds in enumerate(steps)) / len(serves)
+
+
 def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[tuple[object, ...]]) -> list[float]:
     """Of each stage the seconds per sample of its devices, given compute, receive and send of every stage: what stages on the
     same devices need is added up, part by part; replicas share the samples."""
@@ -259,4 +295,4 @@ def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[t
     return [combined(comm, *totals[devices]) / len(devices) for devices in chosen]
 
 
-__all__ = ["Message", "Placement", "PlacementProblem", "shared_loads", "turns"]
+__all__ = ["Message", "Placement", "PlacementProblem", "served_load", "shared_loads", "turns"]

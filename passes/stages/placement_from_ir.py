@@ -12,6 +12,7 @@ from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.core.facets import Transfer
 from ir.core.module import Func, Module, Plan
 from ir.core.topology import DeviceType, Topology
+from ir.core.types import type_bytes
 from passes.costs.exchange import GradientSum, Speed, hidden, rings
 from passes.costs.learning import (
     InFlight,
@@ -27,6 +28,7 @@ from passes.costs.network import Network
 from passes.costs.op_time import body_seconds
 from passes.graph.faults import CannotRunOp, DeviceTaken, NoDeviceOfType, OverMemory, UnknownDevice
 from passes.graph.graph import Cut, cuts_of, listing, reads
+from passes.graph.serving import groups_of
 from passes.stages.load import hands_over
 from passes.stages.placement import Message, Placement, PlacementProblem
 
@@ -112,12 +114,13 @@ def placement_problem(
     updated = updates(module, own) if plan.in_steps else ()
     compute = []
     problems: list[Diagnostic] = []
+    unheld = states_not_held(module, plan, own)
     for stage, needed in enumerate(memory):
         row = []
         for i, device in enumerate(topology.devices):
             limit = topology.memory(device)
             allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
-            fits = limit is None or least[stage] <= limit
+            fits = limit is None or least[stage] - unheld[stage].get(device.name, 0) <= limit
             later = 0.0
             if plan.in_steps:
                 shared = plan.stages[stage].replicas
@@ -138,7 +141,27 @@ def placement_problem(
         raise Infeasible(problems)
     learned = learning(module).values if plan.in_steps else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
-    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas, serving_of(module, plan))
+
+
+def serving_of(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Of each stage the replica that serves each group; empty where no stage of the plan says it."""
+    if not any(stage.serves for stage in plan.stages):
+        return ()
+    groups = groups_of(module)
+    return tuple(stage.serves or tuple(group % stage.replicas for group in range(groups)) for stage in plan.stages)
+
+
+def states_not_held(module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> list[dict[str, int]]:
+    """Of each stage whose replicas hold unlike numbers of groups, and by device: bytes of states that the replica that holds
+    most has and it has not."""
+    states, resources, found = module.states, module.resources, []
+    for stage, positions in zip(plan.stages, own, strict=True):
+        counts = {name: stage.serves.count(replica) for replica, name in enumerate(stage.devices) if stage.serves}
+        names = {name for i in positions for name in reads(module.entry.ops[i]) if name in states}
+        size = sum(type_bytes(resources[name].type) or 0 for name in names)
+        found.append({name: (max(counts.values()) - count) * size for name, count in counts.items()})
+    return found
 
 
 def settled(

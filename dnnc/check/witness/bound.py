@@ -21,6 +21,9 @@ B seconds: of S seconds of sums max(0, S - B) are left at least, so either none 
 A period takes W over the k highest prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with
 S >= 1, each weight is updated once, and sums may be hidden: M W / L. Without a flush it is M periods in either form.
 
+*Tokens* of a decoder: a step of a group is a sample that makes as many as the group has sequences. What is proven is of plans
+with this batch alone.
+
 *One sample alone* takes at least the longest path through the ops, each on the device that is fastest at it, whatever the
 prices.
 """
@@ -77,7 +80,7 @@ def proven(facts: Facts, record: Witness) -> float:
             found = min(found, max(worth / every[0], min(math.fsum(row) for row in rows.values())))
     if record.plans == DEVICES:
         found = max(found, max(min(row[v] for row in rows.values()) for v in range(len(facts.ops))))
-    return found * (1 - ROUNDING)
+    return found / facts.plan.tokens * (1 - ROUNDING)
 
 
 def _longest_path(facts: Facts) -> float:

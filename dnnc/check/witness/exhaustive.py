@@ -60,7 +60,7 @@ def searched(facts: Facts, record: Witness) -> tuple[float | None, str]:
     plan, certificate = facts.plan, dict(facts.plan.certificate)
     if record.plans in (MESH, MESHES):
         return None, "plans on meshes are not searched plainly"
-    if plan.minimises.alone or (plan.minimises.trains and not plan.in_steps):
+    if plan.minimises.alone or plan.minimises.decodes or (plan.minimises.trains and not plan.in_steps):
         return None, f"the objective {plan.objective} is not searched plainly"
     if told := [key for key in RESTRICTIONS if key in certificate]:
         return None, f"not searched plainly: the bound is of plans under a restriction ({', '.join(told)})"

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet, Transfer
-from ir.core.module import Module, Plan, Program, Stage
+from ir.core.module import Module, Plan, PlanStage, Program, Stage
 from ir.core.ops import Op
 from ir.core.topology import Device, DeviceType, Topology
 from ir.core.types import type_bytes
@@ -92,6 +92,15 @@ class Facts:
         say which of them serves which group."""
         stage, groups = self.plan.stages[index], max((state.sets for state in self.module.states.values()), default=0)
         return max(map(stage.serves.count, stage.serves)) if stage.serves else math.ceil(groups / stage.replicas)
+
+    def unheld(self, stage: PlanStage, device: str) -> int:
+        """Bytes of states that the replica of a stage with most groups holds, and a device that serves fewer does not."""
+        if not stage.serves or device not in stage.devices:
+            return 0
+        counts = [stage.serves.count(replica) for replica in range(len(stage.devices))]
+        own = counts[stage.devices.index(device)]
+        names = {name for i in self.stages[stage.index] for name in reads(self.ops[i]) if name in self.module.states}
+        return sum(self.held(max(counts))[name] - self.held(own)[name] for name in names)
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

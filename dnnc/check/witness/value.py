@@ -13,6 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ from passes.graph.sizes import sized_results
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One stage. Seconds of a device per sample that it handles; bytes on each device, None where nothing is counted."""
+    """One stage. Seconds of a device per sample that it handles; bytes on each device, None where nothing is counted.
+    ``steps``: seconds of a sample on each replica."""
 
     compute: float
     receive: float
@@ -40,6 +42,7 @@ class Counted:
     weights: int | None = None
     workspace: int | None = None
     buffers: int | None = None
+    steps: tuple[float, ...] = ()
 
 
 def combined(comm: str, compute: float, receive: float, send: float) -> float:
@@ -155,6 +158,50 @@ class Stages:
             if targets:
                 yield tensor, maker, targets
 
+    @cached_property
+    def serving(self) -> list[tuple[int, ...]]:
+        """Of each stage the replica that serves each group of sequences; none where replicas take samples in turn."""
+        if not any(stage.serves for stage in self.plan.stages):
+            return []
+        groups = range(max(len(stage.serves) for stage in self.plan.stages))
+        return [s.serves or tuple(g % len(s.devices) for g in groups) for s in self.plan.stages]
+
+    def pairs(self, maker: int, reader: int) -> list[tuple[str, str]]:
+        """Devices of two stages between which samples pass, one after the other until it begins anew."""
+        if not self.serving:
+            return turns(self.on[maker], self.on[reader])
+        served = zip(self.serving[maker], self.serving[reader], strict=True)
+        return [(self.on[maker][here], self.on[reader][there]) for here, there in served]
+
+    def steps(self, index: int) -> list[float]:
+        """Seconds of a sample on each device of a stage."""
+        found = []
+        for device in self.on[index]:
+            receive = send = 0.0
+            for tensor, maker, targets in self.crossing():
+                if index in targets:
+                    receive += max((self.moved(tensor, a, b, b) for a, b in self.pairs(maker, index) if b == device), default=0)
+                if index == maker:
+                    send += self.sent(tensor, device, index, targets)
+            found.append(combined(self.plan.comm, self.compute(index, device), receive, send))
+        return found
+
+    def of_tokens(self) -> float:
+        """Seconds per token: those of the busiest device or link per step of a group, at least those of a group through all
+        stages, each on its slowest replica, divided by the groups in flight; of one group alone these."""
+        stages = range(len(self.on))
+        trip = math.fsum(max(self.steps(index)) for index in stages)
+        if self.plan.minimises.alone:
+            return trip
+        groups = max(state.sets for state in self.facts.module.states.values())
+        return max(*map(self.served, stages), *self.busy().values(), trip / groups) / self.plan.tokens
+
+    def served(self, index: int) -> float:
+        """Seconds per sample of the busiest device of a stage."""
+        steps = self.steps(index)
+        serves = self.serving[index] if self.serving else tuple(range(len(steps)))
+        return max(serves.count(replica) * seconds for replica, seconds in enumerate(steps)) / len(serves)
+
     def counted(self) -> list[Counted]:
         """Each stage."""
         found = []
@@ -162,11 +209,11 @@ class Stages:
             receive = send = 0.0
             for tensor, maker, targets in self.crossing():
                 if index in targets:
-                    receive += max(self.moved(tensor, a, b, b) for a, b in turns(self.on[maker], self.on[index]))
+                    receive += max(self.moved(tensor, a, b, b) for a, b in self.pairs(maker, index))
                 if index == maker:
                     send += max(self.sent(tensor, source, index, targets) for source in self.on[index])
             compute = max(self.compute(index, device) for device in self.on[index])
-            found.append(Counted(compute, receive, send, 0.0, *self.memory(index, own)))
+            found.append(Counted(compute, receive, send, 0.0, *self.memory(index, own), tuple(self.steps(index))))
         return found
 
     def compute(self, index: int, device: str) -> float:
@@ -228,7 +275,7 @@ class Stages:
         stage that reads it."""
         ends = []
         for target in targets:
-            partners = [there for here, there in turns(self.on[index], self.on[target]) if here == source]
+            partners = [there for here, there in self.pairs(index, target) if here == source]
             ends.append(max(partners, key=lambda there: self.moved(tensor, source, there, source)))
         away = [end for end in ends if end != source]
         if not away or self.facts.free(source):
@@ -240,6 +287,8 @@ class Stages:
 
     def value(self, counted: Sequence[Counted]) -> float:
         """Seconds that the plan minimises."""
+        if self.plan.minimises.decodes:
+            return self.of_tokens()
         if self.plan.minimises.alone:
             return self.latency()
         parts: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -247,6 +296,8 @@ class Stages:
             for number, seconds in enumerate((one.compute, one.receive, one.send)):
                 parts[devices][number] += seconds
         loads = [combined(self.plan.comm, *total) / len(devices) for devices, total in parts.items()]
+        if self.serving:
+            loads = [self.served(index) for index in range(len(self.on))]
         return self.of_period(max([*loads, *self.busy().values()], default=0.0))
 
     def of_period(self, period: float) -> float:
@@ -264,7 +315,7 @@ class Stages:
         passing: dict[str, float] = defaultdict(float)
         for tensor, maker, targets in self.crossing():
             for target in targets if tensor.stated is None else ():
-                pairs = turns(self.on[maker], self.on[target])
+                pairs = self.pairs(maker, target)
                 for a, b in pairs:
                     for name, bandwidth in self.facts.net.path(a, b).media:
                         passing[name] += tensor.times * tensor.size / bandwidth / len(pairs)
@@ -286,7 +337,7 @@ class Stages:
             for tensor, maker, targets in self.crossing()
             for target in targets
             if index not in (maker, target) and tensor.stated is None
-            for a, b in turns(self.on[maker], self.on[target])
+            for a, b in self.pairs(maker, target)
             for name, _ in self.facts.net.path(a, b).media
         )
 

@@ -21,7 +21,7 @@ from ir.core.outcomes import translated
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
 from ir.text.units import seconds_text
-from ir.text.witness import FORMS, KEY, MESH, MESHES, REPLICAS, Witness, read_witness
+from ir.text.witness import CHOSEN, FORMS, KEY, MESH, MESHES, REPLICAS, Witness, read_witness
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ def _divided(facts: Facts) -> Iterator[str]:
             other = holder.setdefault(name, stage.index)
             if other < count and plan.stages[other].devices != stage.devices:
                 yield f"device {name} is of stage {other} and of stage {stage.index}"
-            needed = sum(one.memory for one in plan.stages if one.devices == stage.devices)
+            needed = sum(one.memory for one in plan.stages if one.devices == stage.devices) - facts.unheld(stage, name)
             limit = facts.topology.memory(facts.device(name)) if stated is None else stated
             if limit is not None and 0 <= limit < needed:  # -1: no limit
                 yield f"device {name} needs {needed} bytes, and has {limit}"
@@ -285,6 +285,8 @@ def _rows(facts: Facts, counted: Sequence[Counted]) -> Iterator[str]:
         for name, told, seconds in pairs:
             if not same(told, seconds) and abs(told - seconds) > CLOSE * (own.compute + own.receive + own.send):
                 yield f"stage {stage.index}: {name} is {told!r} s, counted {seconds!r} s"
+        if stage.steps and not all(map(same, stage.steps, own.steps)):
+            yield f"stage {stage.index}: steps are {list(stage.steps)!r} s, counted {list(own.steps)!r} s"
         sizes = (("weights", stage.weights, own.weights), ("buffers", stage.buffers, own.buffers))
         for name, stated, size in (*sizes, ("workspace", stage.workspace, own.workspace)):
             if size is not None and stated != size:
@@ -326,6 +328,8 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
             if name not in names:
                 found.violations.append(f"the witness has a price of {name}, which is no type of the devices")
         proof = Proof(record.plans, record.bound, proven(facts, record))
+        if plan.minimises.decodes and CHOSEN in dict(plan.certificate):
+            proof.note = "with the batch of the plan; of other batches it rests on the search"
         if record.plans == MESH:
             if any(not stage.mesh for stage in plan.stages) or len(plan.stages) != 1:
                 found.violations.append("the witness is of one mesh, and the plan is not on one")

@@ -88,6 +88,7 @@ def compile_(
     batch: arguments.Batch = None,
     groups: arguments.Groups = None,
     chunk: arguments.Chunk = None,
+    prompt_tokens: arguments.PromptTokens = None,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
@@ -171,9 +172,10 @@ def compile_(
         states=tuple(state or ()),
         roles=tuple(role or ()),
         context=context,
-        batch=batch,
-        groups=groups,
+        batch=opt.parse_count(batch, "--batch"),
+        groups=opt.parse_count(groups, "--groups"),
         chunk=chunk,
+        prompt_tokens=prompt_tokens,
     )
     if prove and (plan_only or weights is opt.Weights.NONE):
         raise UsageError(NothingToProve("--plan-only" if plan_only else "--weights none"), where="--prove")

@@ -109,11 +109,31 @@ Context = Annotated[
     ),
 ]
 Batch = Annotated[
-    int | None, typer.Option(min=1, max=1 << 20, metavar="B", help="With --context: sequences of a group (default: 1).")
+    str | None,
+    typer.Option(
+        metavar="B|auto",
+        help="With --context: sequences of a group; auto: as many as are best for --objective tokens, whose default it is "
+        "(default: 1).",
+    ),
 ]
 Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="G|auto",
+        help="With states: groups in flight, each with its own states; auto: as many as are best for --objective tokens, whose "
+        "default it is (default: 1).",
+    ),
+]
+PromptTokens = Annotated[
     int | None,
-    typer.Option(min=1, max=1 << 20, metavar="G", help="With states: groups in flight, each with its own states (default: 1)."),
+    typer.Option(
+        "--prompt-tokens",
+        min=1,
+        max=1 << 24,
+        metavar="N",
+        help="With --objective tokens or token-latency: tokens of the prompt whose time to the first token is told (default: "
+        "512, or half of the context).",
+    ),
 ]
 Chunk = Annotated[
     int | None,

@@ -13,6 +13,7 @@ import typer
 
 from dnnc.cli.faults import (
     NamedTwice,
+    NotACount,
     NotADimension,
     NotALimit,
     NotAPair,
@@ -284,6 +285,15 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
         return 0
     if not text.isdecimal() or len(text) > 9 or (int(text) == 0 and not mesh):
         raise UsageError(NotAStageCount(text), where="--stages")
+    return int(text)
+
+
+def parse_count(text: str | None, option: str) -> int | None:
+    """A number, 0 for ``auto``; None if it is not given. Raises UsageError."""
+    if text is None or text == "auto":
+        return None if text is None else 0
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 1 << 20:
+        raise UsageError(NotACount(text), where=option)
     return int(text)
 
 

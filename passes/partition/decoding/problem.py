@@ -6,7 +6,7 @@ g of the G groups and t seconds for a step of one of them:
 
 - period(s) = max over its devices of g t / G, seconds of the stage per step of a group;
 - path(s) = max over its devices of t, plus the hop to the next stage;
-- a device holds weights(s) + g b caches(s) <= its memory, g >= 1.
+- a device holds memory(s) + g b caches(s) <= its memory, g >= 1.
 
     value = max(max over stages of period(s), sum over stages of path(s) / G)    seconds per step of a group
     tokens per second = b / value
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,25 @@ from passes.partition.layouts.problem.problem import Floats
 
 
 @dataclass(frozen=True)
+class Borders:
+    """What a stage costs besides its units. ``crossing[b, type, i, j]``: seconds in which units i .. j - 1 receive from others
+    and send to them. ``buffers[b, i, j]``: bytes of what they receive. ``workspace[b, unit]``: bytes alive while a unit runs,
+    of which a stage needs the most of its units. ``handover[type]``: seconds of each stage where there are several devices."""
+
+    crossing: Floats
+    buffers: Floats
+    workspace: Floats
+    handover: Floats
+
+
+@dataclass(frozen=True)
 class Decoding:
-    """``batches``: sequences of a group that a plan may choose from. ``seconds[b, type, unit]``: of a step of a group of
-    ``batches[b]``, infinite where the type cannot run the unit. ``weights[unit]``: bytes; ``caches[unit]``: bytes of one
-    sequence. ``hops[b, unit]``: seconds from the stage before to one that begins with ``unit``, ``hops[b, 0]`` from the last
-    stage back to the first. ``counts``, ``memory``: devices of each type, and bytes of one of them (infinite: no limit)."""
+    """``batches``: sequences of a group that a plan may choose from, ascending. ``seconds[b, type, unit]``: of a step of a
+    group of ``batches[b]``, infinite where the type cannot run the unit. ``weights[unit]``: bytes; ``caches[unit]``: bytes of
+    one sequence. ``hops[b, unit]``: seconds from the stage before to one that begins with ``unit``, ``hops[b, 0]`` from the
+    last stage back to the first. ``counts``, ``memory``: devices of each type, and bytes of one of them (infinite: no limit).
+    ``shared``: weights of several units, each with its bytes and those units, ascending, which are not among ``weights``.
+    ``stages``: exactly so many (0: any number); ``replicas``: most devices of a stage (0: any number)."""
 
     batches: tuple[int, ...]
     seconds: Floats
@@ -43,30 +58,65 @@ class Decoding:
     memory: tuple[float, ...]
     groups: tuple[int, int] = (1, 256)
     """The fewest and the most groups that a plan may choose."""
+    shared: tuple[tuple[float, tuple[int, ...]], ...] = ()
+    borders: Borders | None = None
+    stages: int = 0
+    replicas: int = 0
 
     @property
     def units(self) -> int:
         return len(self.weights)
 
-    def runs(self, values: Floats) -> Floats:
-        """``[.., i, j]``: the sum of values of units i .. j - 1; 0 where j <= i."""
+    def seconds_of_runs(self, low: int, high: int) -> Floats:
+        """``[type, i, j]``: seconds per token of units i .. j - 1 as a stage, no more than with any of the batches numbered
+        ``low .. high``; with one batch exact, of one of several devices (one device alone hands nothing over)."""
+        found = runs(self.least(self.seconds, low, high))
+        if self.borders is not None:
+            found = found + self.least(self.borders.crossing, low, high)
+            found = found + (self.borders.handover / self.batches[high])[:, None, None]
+        return found
 
-        def sums(of: Floats) -> Floats:
-            up_to = np.concatenate([np.zeros((*of.shape[:-1], 1)), np.cumsum(of, axis=-1)], axis=-1)
-            return np.asarray(np.maximum(up_to[..., None, :] - up_to[..., :-1, None], 0.0))
+    def least(self, values: Floats, low: int, high: int) -> Floats:
+        """The least of ``values[b]`` per token, over the batches numbered ``low .. high``."""
+        sizes = np.array(self.batches[low : high + 1], np.float64).reshape(-1, *[1] * (values.ndim - 1))
+        return np.asarray((values[low : high + 1] / sizes).min(axis=0))
 
-        never = np.isinf(values)
-        found = sums(np.where(never, 0.0, values))
-        return np.where(sums(never.astype(float)) > 0, np.inf, found) if never.any() else found
+    def memory_of_runs(self, batch: int) -> Floats:
+        """``[i, j]``: bytes of units i .. j - 1 on a device, without caches."""
+        found = runs(self.weights)
+        for size, units in self.shared:
+            one = np.zeros(self.units)
+            one[list(units)] = size
+            found = found + runs(one)
+            for before, behind in pairwise(units):  # a run that has both holds it once
+                found[: before + 1, behind + 1 :] -= size
+        if self.borders is not None:
+            alive = np.broadcast_to(self.borders.workspace[batch][None, :], (self.units, self.units))
+            most = np.maximum.accumulate(np.triu(alive), axis=1)
+            found[:, 1:] += most
+            found = found + self.borders.buffers[batch]
+        return found
 
     def sets(self, batch: int) -> Floats:
         """``[type, i, j]``: of how many groups a device of a type holds the caches beside the weights of units i .. j - 1, at
         most ``groups[1]``; negative where not even the weights fit."""
-        room = np.array(self.memory)[:, None, None] - self.runs(self.weights)[None]
-        need = self.batches[batch] * self.runs(self.caches)[None]
+        room = np.array(self.memory)[:, None, None] - self.memory_of_runs(batch)[None]
+        need = self.batches[batch] * runs(self.caches)[None]
         with np.errstate(divide="ignore", invalid="ignore"):
             held = np.where(need > 0, np.floor(room / need), np.inf)
         return np.where(room < 0, -1.0, np.minimum(held, self.groups[1]))
+
+
+def runs(values: Floats) -> Floats:
+    """``[.., i, j]``: the sum of values of units i .. j - 1; 0 where j <= i."""
+
+    def sums(of: Floats) -> Floats:
+        up_to = np.concatenate([np.zeros((*of.shape[:-1], 1)), np.cumsum(of, axis=-1)], axis=-1)
+        return np.asarray(np.maximum(up_to[..., None, :] - up_to[..., :-1, None], 0.0))
+
+    never = np.isinf(values)
+    found = sums(np.where(never, 0.0, values))
+    return np.where(sums(never.astype(float)) > 0, np.inf, found) if never.any() else found
 
 
 @dataclass(frozen=True)
@@ -103,7 +153,10 @@ class DecodingPlan:
 def shared(problem: Decoding, stages: Sequence[SharedStage], batch: int, groups: int) -> DecodingPlan | None:
     """The plan of these stages with the best shares, ``batch`` being a number of ``problem.batches``; None where caches do not
     fit."""
-    seconds, sets = problem.runs(problem.seconds[batch]), problem.sets(batch)
+    size = problem.batches[batch]
+    seconds, sets = size * problem.seconds_of_runs(batch, batch), problem.sets(batch)
+    if problem.borders is not None and sum(sum(stage.devices) for stage in stages) == 1:
+        seconds[:, 0, problem.units] -= problem.borders.handover
     periods, path, found = [0.0], 0.0, []
     for stage in stages:
         run = stage.first, stage.behind
@@ -120,7 +173,23 @@ def shared(problem: Decoding, stages: Sequence[SharedStage], batch: int, groups:
         path += max(used) + float(problem.hops[batch, stage.first])
         by_kind = tuple(tuple(s for s, one in zip(shares, each, strict=True) if one[2] == k) for k in range(len(stage.devices)))
         found.append(SharedStage(*run, stage.devices, by_kind))
-    return DecodingPlan(tuple(found), problem.batches[batch], groups, max(*periods, path / groups))
+    return DecodingPlan(tuple(found), size, groups, max(*periods, path / groups))
+
+
+def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
+    """The best plan of one device that holds everything, of a batch; None where there is none, or several stages are asked for.
+    It has as many groups as hide the hop from the device to itself, or as fit."""
+    if problem.stages > 1:
+        return None
+    (few, many), plans = problem.groups, list[DecodingPlan | None]()
+    seconds, sets = problem.seconds_of_runs(batch, batch)[:, 0, problem.units], problem.sets(batch)[:, 0, problem.units]
+    handover = problem.borders.handover if problem.borders is not None else np.zeros(len(seconds))
+    for kind, one in enumerate(np.eye(len(problem.counts), dtype=np.int64).tolist()):
+        step = problem.batches[batch] * float(seconds[kind]) - float(handover[kind])
+        hidden = math.ceil((step + float(problem.hops[batch, 0])) / step) if 0 < step < math.inf else few
+        groups = max(few, min(many, int(sets[kind]), hidden))
+        plans.append(shared(problem, [SharedStage(0, problem.units, tuple(one))], batch, groups))
+    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
 
 
 def dealt(seconds: Sequence[float], most: Sequence[int], groups: int) -> list[int] | None:
@@ -142,4 +211,4 @@ def vectors(counts: Sequence[int]) -> NDArray[np.int64]:
     return np.stack([axis.ravel() for axis in np.indices([count + 1 for count in counts])], axis=1).astype(np.int64)
 
 
-__all__ = ["Decoding", "DecodingPlan", "SharedStage", "dealt", "shared", "vectors"]
+__all__ = ["Borders", "Decoding", "DecodingPlan", "SharedStage", "dealt", "on_one_device", "runs", "shared", "vectors"]

@@ -1,201 +1,347 @@
 """The plan of most tokens per second (``problem``), with a bound, over all cuts, devices, batches and numbers of groups.
 
-Branch and bound over boxes (one batch, groups from G to H). Can a box have more than x tokens per second? A plan would need,
-with tau = batch / x, stages each of which takes all groups together,
+Branch and bound over boxes: batches numbered low .. high, groups from G to H. Can a box have more than x tokens per second? A
+plan would need stages each of which takes all groups together,
 
-    sum over its devices of min(sets / G, tau / t) >= 1,
+    sum over its devices of min(sets / G, 1 / (x t)) >= 1,
 
-and paths of at most H tau together, where a path counts the fastest device of a stage. Whether there are such stages, two
-dynamic programmes over cuts and devices say: how far devices get without the limit on paths, which is quick, and then the
-least sum of paths. A box of one number of groups is asked exactly: min(sets, floor(tau G / t)) whole groups for each device,
-and the slowest device of a stage in its path. Of a box that may be better both halves are asked; of one number of groups the
-plan is the new incumbent. So no plan has more than (1 + gap) times the tokens of the incumbent.
+and paths of at most H / x together, where t are seconds per token, of each unit the least over the batches of the box; sets are
+those of its smallest batch, and a path counts the fastest device of a stage. Whether there are such stages, two dynamic
+programmes over cuts and devices say: how far devices get without the limit on paths, which is quick, and then the least sum of
+paths. A box of one batch and one number of groups is asked exactly: min(sets, floor(G / (x t))) whole groups for each device,
+and the slowest device of a stage in its path. The box that may have most is next; of one that may be better both halves are
+asked, of one batch and number of groups the plan is the new incumbent. So no plan has more than (1 + gap) times the tokens of
+the incumbent, or, where time is over, than the best box that is left may have. Plans of one device, which hand nothing
+over, are all tried first.
+
+Where costs at borders make a longer run cheaper, the quick programme asks for the least of all longer runs.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage, shared, vectors
+from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage, on_one_device, shared, vectors
 from passes.partition.layouts.problem.problem import Floats
+from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import did
 
 GAP = 1e-3
 """Relative: how much better a plan is at least that is looked for."""
+COARSE = 1e-2
+"""Relative: how near the rate of a box of several is to the least that is known of it."""
 HALVED = 24
 """Times that the interval of rates of a box is halved."""
 BEYOND = 1 + 1e-9
 """For rounding."""
+MOST_STATES = 20_000
+"""Vectors of devices by type, at most: with more there is no search."""
+MOST_TRANSITIONS = 250_000
+"""Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
 
 
 @dataclass(slots=True)
-class _Batch:
-    """What is asked of all boxes of one batch: seconds and sets of runs; paths of stages by set of types, of the fastest and of
-    the slowest, and the least paths of what is left from a unit on."""
+class _Tables:
+    """What is asked of all boxes of the batches numbered ``low .. high``, in seconds per token: seconds and sets of runs, and
+    those of the best longer run; paths of stages by set of types, of the fastest and of the slowest, and the least paths of
+    what is left from a unit on."""
 
-    number: int
+    low: int
+    high: int
     seconds: Floats
     sets: Floats
+    longer: tuple[Floats, Floats]
     fast: Floats
     slow: Floats
     rest: Floats
-    most: float = math.inf
-    """No plan has more tokens per second."""
 
 
-class DecodingSearch:
-    """A search over one problem. ``best``: the plan so far."""
+@dataclass(slots=True, order=True)
+class _Box:
+    """``most``: no plan in it has more tokens per second; boxes are ordered by it, the highest first."""
 
-    def __init__(self, problem: Decoding, gap: float = GAP) -> None:
-        self.problem, self.gap = problem, gap
+    order: tuple[float, int]
+    low: int
+    high: int
+    few: int
+    many: int
+
+    @property
+    def most(self) -> float:
+        return -self.order[0]
+
+
+class DecodingSearch(Anytime[DecodingPlan]):
+    """A search over one problem. ``best``: the plan so far, ``value``: its seconds per token."""
+
+    def __init__(self, problem: Decoding, gap: float = GAP, seconds: float = math.inf) -> None:
+        super().__init__(Limits(seconds=seconds, gap=gap))
+        self.problem = problem
+        self.gap = math.sqrt(1 + gap) - 1  # once for the bound, once for fewer sequences in flight (``lean``)
         self.vectors = vectors(problem.counts)
-        present = (self.vectors > 0) @ (1 << np.arange(len(problem.counts)))
-        self.kinds, self.kind_of = np.unique(present, return_inverse=True)
-        self.kind_of = self.kind_of.astype(np.int64)
-        self.best: DecodingPlan | None = None
-        self.programmes = 0
+        self.replicas, self.blocks = self.allowed()
+        present = (self.vectors[self.blocks] > 0) @ (1 << np.arange(len(problem.counts)))
+        self.kinds, kind_of = np.unique(present, return_inverse=True)
+        self.kind_of = kind_of.astype(np.int64)
+        self.known: dict[tuple[int, int], _Tables] = {}
+        self.programmes = self.boxes = 0
+
+    def allowed(self) -> tuple[int, NDArray[np.int64]]:
+        """The most devices of a stage, and the vectors that stages may have."""
+        sums = self.vectors.sum(axis=1)
+        most = min(self.problem.replicas or int(sums.max()), int(sums.max()) - max(self.problem.stages - 1, 0))
+        while most > 1 and np.count_nonzero(sums <= most) * len(sums) > 2 * MOST_TRANSITIONS:
+            most -= 1
+        return most, np.flatnonzero((sums > 0) & (sums <= most)).astype(np.int64)
 
     @property
     def rate(self) -> float:
+        """Tokens per second of the best plan."""
         return self.best.tokens_per_second if self.best is not None else 0.0
 
-    def search(self) -> DecodingPlan | None:
-        """The best plan with its bound; None where nothing fits."""
-        batches = [self.batch(number) for number in range(len(self.problem.batches))]
-        for one in batches:
-            one.most = self.highest(one, *self.problem.groups)
-        for one in sorted(batches, key=lambda one: -one.most):
-            self.split(one, *self.problem.groups, one.most)
-        return replace(self.best, bound=self.rate * (1 + self.gap) * BEYOND) if self.best is not None else None
+    def run(self) -> DecodingPlan | None:
+        """The best plan with its bound; None where nothing fits, or none was found in time."""
+        if len(self.vectors) <= MOST_STATES and len(self.blocks):
+            self.search(self.branch)
+        if self.best is None:
+            return None
+        return replace(self.best, bound=max(1 / self.bound if self.bound else math.inf, self.rate))
 
-    def batch(self, number: int) -> _Batch:
-        problem = self.problem
-        seconds = problem.runs(problem.seconds[number])
-        members = [[kind for kind in range(len(problem.counts)) if present >> kind & 1] for present in self.kinds.tolist()]
-        never = np.full(seconds.shape[1:], np.inf)
-        hops = problem.hops[number][:, None]
-        fast = np.stack([seconds[own].min(axis=0) if own else never for own in members]) + hops
-        slow = np.stack([seconds[own].max(axis=0) if own else never for own in members]) + hops
-        least = np.cumsum(problem.seconds[number].min(axis=0)[::-1])[::-1]
-        return _Batch(number, seconds, problem.sets(number), fast, slow, np.append(least, 0.0))
+    def branch(self) -> None:
+        """Looks through all boxes; an interrupt leaves the bound of what is left."""
+        last = len(self.problem.batches) - 1
+        first = self.box(0, last, *self.problem.groups, math.inf)
+        heap, left = [first], 0.0
+        self.tell(1 / first.most if first.most else math.inf, "")
+        self.infeasible = not first.most
+        for batch in range(last + 1):
+            if (found := on_one_device(self.problem, batch)) is not None:
+                self.keep(found, 1 / found.tokens_per_second)
+        for batch, groups in self.tries():
+            self.try_one(batch, groups)
+        while heap and heap[0].most > self.rate * (1 + self.gap) and self.left() > 0:
+            box = heapq.heappop(heap)
+            self.tell(1 / max(box.most, left), "")
+            tables = self.tables(box.low, box.high)
+            if not self.may(tables, box, self.rate * (1 + self.gap)):
+                continue
+            if box.low == box.high and box.few == box.many:
+                left = max(left, self.improve(tables, box.few, box.most))
+                continue
+            for half in self.halves(box):
+                if half.most > self.rate * (1 + self.gap):
+                    heapq.heappush(heap, half)
+        most = max(left, heap[0].most if heap else 0.0, self.rate * (1 + self.gap))
+        if self.best is not None:
+            self.tell(1 / (most * BEYOND), "")
+            self.lean()
+
+    def tries(self) -> Iterator[tuple[int, int]]:
+        """Batches and groups of first plans: of both, those about twice as many as the ones before."""
+        few, many = self.problem.groups
+        sizes, numbers = self.problem.batches, list[int]()
+        for number, size in enumerate(sizes):
+            if not numbers or size >= 2 * sizes[numbers[-1]] or number == len(sizes) - 1:
+                numbers.append(number)
+        groups = [few]
+        while groups[-1] < min(many, 8 * few):
+            groups.append(min(2 * groups[-1], many))
+        yield from ((number, group) for number in numbers for group in groups)
+
+    def try_one(self, batch: int, groups: int) -> None:
+        """Looks for plans of a batch with so many groups that are better than the best by some."""
+        tables = self.tables(batch, batch)
+        if self.best is None and (most := self.highest(tables, groups, groups)):
+            for near in (1.3, math.inf):
+                if self.best is None and (found := self.plan(tables, groups, near / most)) is not None:
+                    self.keep(found, 1 / found.tokens_per_second)
+        for better in (1.3, 1.03):
+            while self.best is not None and (found := self.plan(tables, groups, 1 / (better * self.rate))) is not None:
+                if not self.keep(found, 1 / found.tokens_per_second):
+                    return
 
     # -- boxes ---------------------------------------------------------------------------------------------------------
 
-    def split(self, batch: _Batch, few: int, many: int, most: float) -> None:
-        """Looks in a box for plans better than the best, of which none has more than ``most`` tokens per second."""
-        target = self.rate * (1 + self.gap)
-        if most <= target or not self.may(batch, few, many, target):
-            return
-        if few == many:
-            self.improve(batch, few, most)
-            return
-        middle = (few + many) // 2
-        halves = [(few, middle), (middle + 1, many)]
-        order = sorted(((self.highest(batch, *half), half) for half in halves), reverse=True)
-        for own, half in order:
-            self.split(batch, *half, min(own, most))
+    def box(self, low: int, high: int, few: int, many: int, most: float) -> _Box:
+        self.boxes += 1
+        most = min(most, self.highest(self.tables(low, high), few, many))
+        return _Box((-most, self.boxes), low, high, few, many)
 
-    def highest(self, batch: _Batch, few: int, many: int) -> float:
+    def halves(self, box: _Box) -> Iterator[_Box]:
+        """Both halves of a box, by batches or by groups, of which it has more."""
+        sizes = self.problem.batches
+        if box.low < box.high and sizes[box.high] * box.few >= box.many * sizes[box.low]:
+            wanted = math.sqrt(sizes[box.low] * sizes[box.high])
+            middle = next((n for n in range(box.high - 1, box.low, -1) if sizes[n] <= wanted), box.low)
+            yield self.box(box.low, middle, box.few, box.many, box.most)
+            yield self.box(middle + 1, box.high, box.few, box.many, box.most)
+        elif box.few < box.many:
+            middle = min(math.isqrt(box.few * box.many), box.many - 1)
+            yield self.box(box.low, box.high, box.few, middle, box.most)
+            yield self.box(box.low, box.high, middle + 1, box.many, box.most)
+        else:
+            middle = (box.low + box.high) // 2
+            yield self.box(box.low, middle, box.few, box.many, box.most)
+            yield self.box(middle + 1, box.high, box.few, box.many, box.most)
+
+    def tables(self, low: int, high: int) -> _Tables:
+        if (low, high) not in self.known:
+            self.known[low, high] = self.tables_of(low, high)
+        return self.known[low, high]
+
+    def tables_of(self, low: int, high: int) -> _Tables:
+        problem = self.problem
+        seconds, sets = problem.seconds_of_runs(low, high), problem.sets(low)
+        longer = (seconds, sets) if problem.borders is None else (_best_longer(seconds), -_best_longer(-sets))
+        members = [[kind for kind in range(len(problem.counts)) if present >> kind & 1] for present in self.kinds.tolist()]
+        hops = problem.least(problem.hops, low, high)[:, None]
+        fast = np.stack([seconds[own].min(axis=0) for own in members]) + hops
+        slow = np.stack([seconds[own].max(axis=0) for own in members]) + hops
+        least = np.cumsum(problem.least(problem.seconds, low, high).min(axis=0)[::-1])[::-1]
+        return _Tables(low, high, seconds, sets, longer, fast, slow, np.append(least, 0.0))
+
+    def highest(self, tables: _Tables, few: int, many: int) -> float:
         """A rate that no plan of a box is above, by what devices take together and the least path."""
-        size = self.problem.batches[batch.number]
-        path = float(batch.rest[0]) + float(self.problem.hops[batch.number, 0])
-        high = size * many / path if path > 0 else math.inf
+        near = self.gap / 4 if few == many and tables.low == tables.high else COARSE
+        path = float(tables.rest[0]) + float(self.problem.least(self.problem.hops, tables.low, tables.high)[0])
+        high = many / path if path > 0 else math.inf
         if math.isinf(high):
-            high = size / 1e-12
-        if self.reaches(batch, few, size / high, exact=False):
+            high = 1e12
+        if self.reaches(tables, few, 1 / high, exact=False):
             return high
-        if not self.reaches(batch, few, math.inf, exact=False):
+        if not self.reaches(tables, few, math.inf, exact=False):
             return 0.0
         low = high
-        while not self.reaches(batch, few, size / low, exact=False):
+        while not self.reaches(tables, few, 1 / low, exact=False):
             high, low = low, low / 4
         for _ in range(HALVED):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.reaches(batch, few, size / middle, exact=False) else (low, middle)
-            if high <= low * (1 + self.gap / 4):
+            low, high = (middle, high) if self.reaches(tables, few, 1 / middle, exact=False) else (low, middle)
+            if high <= low * (1 + near):
                 break
         return high
 
-    def may(self, batch: _Batch, few: int, many: int, rate: float) -> bool:
+    def may(self, tables: _Tables, box: _Box, rate: float) -> bool:
         """Whether a plan of a box might have so many tokens per second."""
-        tau = self.problem.batches[batch.number] / rate if rate > 0 else math.inf
-        if not self.reaches(batch, few, tau, exact=False):
+        tau = 1 / rate if rate > 0 else math.inf
+        if not self.reaches(tables, box.few, tau, exact=False):
             return False
-        value, _ = self.shortest(batch, few, tau, many * tau, exact=False)
-        return bool(np.isfinite(value[:, -1]).any())
+        value, _ = self.shortest(tables, box.few, tau, box.many * tau, exact=False)
+        return bool(np.isfinite(value[self.problem.stages, :, -1]).any())
 
-    def improve(self, batch: _Batch, groups: int, most: float) -> None:
-        """The best plan of a batch with so many groups is the best of all, if it is better: no such plan has more than ``most``
-        tokens per second, and that limit and the best rate approach each other."""
-        size = self.problem.batches[batch.number]
-        if self.best is None:
-            self.best = self.plan(batch, groups, math.inf)
-        while self.best is not None and most > (low := self.rate * (1 + self.gap)):
+    def improve(self, tables: _Tables, groups: int, most: float) -> float:
+        """The best plan of a batch with so many groups is the best of all, if it is better. Returns a rate that no such plan is
+        above, at most ``most``, which is known; that and the best rate approach each other."""
+        if self.best is None and (found := self.plan(tables, groups, math.inf)) is not None:
+            self.keep(found, 1 / found.tokens_per_second)
+        elif self.best is None:
+            return 0.0
+        while most > (low := self.rate * (1 + self.gap)):
             middle = math.sqrt(low * most) if most > low * (1 + self.gap) else low
-            found = self.plan(batch, groups, size / middle)
-            if found is not None:
-                self.best = found
-            else:
+            found = self.plan(tables, groups, 1 / middle)
+            if found is None:
                 most = middle
+            elif not self.keep(found, 1 / found.tokens_per_second):
+                return most
+        return most
+
+    def lean(self) -> None:
+        """Makes the best plan one of fewer sequences in flight, of which each then waits less for its next token, where it has
+        as many tokens per second but for the gap. Tried are batches about half as large each, each with few groups first."""
+        best, rate = self.best, self.rate / (1 + self.gap)
+        assert best is not None
+        flight = best.batch * best.groups
+        numbers = sorted({number for number, _ in self.tries()} | {self.problem.batches.index(best.batch)})
+        for number in numbers:
+            size, tables = self.problem.batches[number], self.tables(number, number)
+            for groups in range(self.problem.groups[0], 1 + min(self.problem.groups[1], (flight - 1) // size)):
+                found = self.plan(tables, groups, 1 / rate) if self.left() > 0 else None
+                if found is not None and found.tokens_per_second >= rate / BEYOND:
+                    self.best, self.value, flight = found, 1 / found.tokens_per_second, size * groups
+                    break
 
     # -- dynamic programmes --------------------------------------------------------------------------------------------
 
-    def far(self, batch: _Batch, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
+    def takes(self, seconds: Floats, sets: Floats, groups: int, tau: float, *, exact: bool) -> Floats:
+        """The groups that one device of a type takes of a run, of so many in ``tau`` seconds per token."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = tau * groups / seconds * BEYOND
+        each = np.where(np.isinf(seconds), 0.0, np.where(np.isnan(each), np.inf, each))
+        return np.minimum(sets, np.floor(each) if exact else each)
+
+    def far(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
         from passes.partition.decoding.kernels import furthest
 
-        with np.errstate(divide="ignore", invalid="ignore"):
-            each = tau * groups / batch.seconds * BEYOND
-        each = np.where(np.isinf(batch.seconds), 0.0, np.where(np.isnan(each), np.inf, each))
-        takes = np.minimum(batch.sets, np.floor(each) if exact else each)
-        return furthest(takes, self.vectors, float(groups) * (1.0 if exact else 1 / BEYOND), exact)
+        takes = self.takes(*tables.longer, groups, tau, exact=exact)
+        return furthest(takes, self.vectors, self.blocks, _need(groups, exact=exact), exact)
 
-    def reaches(self, batch: _Batch, groups: int, tau: float, *, exact: bool) -> bool:
+    def reaches(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> bool:
         from passes.partition.decoding.kernels import reached
 
-        return bool(reached(self.far(batch, groups, tau, exact=exact), self.vectors))
+        did("run", len(self.vectors) * len(self.blocks) * max(1, self.problem.stages))
+        far = self.far(tables, groups, tau, exact=exact)
+        return bool(reached(far, self.vectors, self.blocks, self.problem.stages))
 
     def shortest(
-        self, batch: _Batch, groups: int, tau: float, budget: float, *, exact: bool
+        self, tables: _Tables, groups: int, tau: float, budget: float, *, exact: bool
     ) -> tuple[Floats, NDArray[np.int32]]:
         from passes.partition.decoding.kernels import shortest
 
         self.programmes += 1
-        did("run", len(self.vectors) * self.problem.units**2)
-        path, far = batch.slow if exact else batch.fast, self.far(batch, groups, tau, exact=exact)
+        did("run", len(self.vectors) * self.problem.units**2 * max(1, self.problem.stages))
+        path, far = tables.slow if exact else tables.fast, self.far(tables, groups, tau, exact=exact)
         most = budget * BEYOND if math.isfinite(budget) else 1e300
-        return shortest(far, self.vectors, self.kind_of, path, batch.rest, most)
+        takes = self.takes(tables.seconds, tables.sets, groups, tau, exact=exact)
+        limits = _need(groups, exact=exact), most, exact
+        return shortest(takes, far, self.vectors, self.blocks, self.kind_of, path, tables.rest, limits, self.problem.stages)
 
-    def plan(self, batch: _Batch, groups: int, tau: float) -> DecodingPlan | None:
-        """The plan of the shortest paths with periods of at most ``tau``, if these fit into the groups."""
-        if not self.reaches(batch, groups, tau, exact=True):
+    def plan(self, tables: _Tables, groups: int, tau: float) -> DecodingPlan | None:
+        """The plan of the shortest paths with periods of at most ``tau`` seconds per token, if these fit into the groups."""
+        if not self.reaches(tables, groups, tau, exact=True):
             return None
-        value, way = self.shortest(batch, groups, tau, groups * tau, exact=True)
-        state, unit = int(value[:, -1].argmin()), self.problem.units
-        if not math.isfinite(value[state, unit]):
+        value, way = self.shortest(tables, groups, tau, groups * tau, exact=True)
+        layer, unit = self.problem.stages, self.problem.units
+        state = int(value[layer, :, -1].argmin())
+        if not math.isfinite(value[layer, state, unit]):
             return None
         stages = []
         while unit:
-            devices, first = way[state, unit].tolist()
-            stages.append(SharedStage(first, unit, tuple(self.vectors[devices].tolist())))
-            state, unit = state - devices, first
-        found = shared(self.problem, stages[::-1], batch.number, groups)
-        return found if found is not None and found.tokens_per_second > self.rate else None
+            block, first = way[layer, state, unit].tolist()
+            stages.append(SharedStage(first, unit, tuple(self.vectors[self.blocks[block]].tolist())))
+            state, unit, layer = state - int(self.blocks[block]), first, max(layer - 1, 0)
+        return shared(self.problem, stages[::-1], tables.low, groups)
 
 
-def best_plan(problem: Decoding, gap: float = GAP) -> DecodingPlan | None:
-    """The plan of most tokens per second, with its bound; None where nothing fits."""
-    return DecodingSearch(problem, gap).search()
+def _need(groups: int, *, exact: bool) -> float:
+    """What the devices of a stage take together at least."""
+    return float(groups) * (1.0 if exact else 1 / BEYOND)
+
+
+def _best_longer(values: Floats) -> Floats:
+    """``[type, i, j]``: the least of all runs that have units i .. j - 1."""
+    behind = np.minimum.accumulate(values[:, :, ::-1], axis=2)[:, :, ::-1]
+    return np.asarray(np.minimum.accumulate(behind, axis=1))
+
+
+def best_plan(problem: Decoding, gap: float = GAP, seconds: float = math.inf) -> DecodingPlan | None:
+    """The plan of most tokens per second, with its bound; None where nothing fits. ``seconds``: of counted work."""
+    return DecodingSearch(problem, gap, seconds).run()
 
 
 def fastest_plan(problem: Decoding) -> DecodingPlan | None:
-    """The plan of the least seconds per token of one user: one group of the first batch, no device shared."""
-    alone = replace(problem, batches=problem.batches[:1], groups=(1, 1))
+    """The plan of the least seconds per token of one user: one group of the first batch, no stage shared."""
+    alone = replace(problem, batches=problem.batches[:1], groups=(1, 1), replicas=1)
     search = DecodingSearch(alone, 0.0)
-    found = search.plan(search.batch(0), 1, math.inf)
+    if len(search.vectors) > MOST_STATES:
+        return None
+    plans = [search.plan(search.tables(0, 0), 1, math.inf), on_one_device(alone, 0)]
+    found = min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
     return replace(found, bound=found.tokens_per_second) if found is not None else None
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
-from ir.core.objectives import Planned
+from ir.core.objectives import Planned, objective_of
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
 from passes.costs.memory.liveness import states_bytes
@@ -30,9 +30,11 @@ from passes.framework.expanded import on_expanded
 from passes.graph.digest import problem_digest
 from passes.graph.faults import NotAChoice, UnknownDevice
 from passes.graph.graph import listing, stage_members
+from passes.graph.positional import POSITION, positional
+from passes.graph.serving import batch_of, groups_of
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
-from passes.partition.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp
+from passes.partition.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp, WrongServing
 from passes.partition.replay.stated import StatedPass
 from passes.stages.load import COMM
 
@@ -44,7 +46,8 @@ class AssignPass(StatedPass):
     ``ops``, ``devices``, ``objective``, ``bound``, ``source``, ``made_for``: as of ``StatedPass``; a stage without a device is
     placed by ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was
     proven for (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
-    ``flush``: whether the pipeline is empty behind each step.
+    ``flush``: whether the pipeline is empty behind each step. ``serves``: ``STAGE:REPLICA,..``, of a decoder, the replica of a
+    stage that serves each group.
     """
 
     name: ClassVar[str] = "assign"
@@ -53,6 +56,7 @@ class AssignPass(StatedPass):
     problem: str = ""
     microbatches: int = 0
     flush: bool = True
+    serves: tuple[str, ...] = ()
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -68,7 +72,7 @@ class AssignPass(StatedPass):
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
-        devices = self._devices(topology, net, problems)
+        devices = self._devices(topology, net, problems, decodes=POSITION in dict(entry.attributes))
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
         if problems:
@@ -84,9 +88,15 @@ class AssignPass(StatedPass):
         else:
             bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
         certificate = {"bound": reason, "plan": "given, not searched for"}
-        once = all(len(indices) == 1 for indices in stages.values())
+        computed = {entry.ops[i].id for i in positional(module)}  # in each stage that needs them
+        once = all(len(indices) == 1 for name, indices in stages.items() if name not in computed)
+        goal = objective_of(self.objective)
+        tokens = batch_of(module, self.objective) if goal.decodes else 1
+        tokens = 1 if goal.alone else tokens
+        bound, single = bound / tokens, single / tokens
+        serving = self._serving(module, topology, devices)
         # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
-        comm = self.comm + (step_text(module, steps) if steps else "")
+        comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
         known = (problem_digest(module, comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
         if self.problem and alone and once and self.problem in known:
             certificate["problem"] = self.problem
@@ -104,21 +114,39 @@ class AssignPass(StatedPass):
             stages=tuple(
                 PlanStage(
                     index=index,
-                    device_type=topology.device(devices[index][0]).type if index in devices else "",
+                    device_type=_type_of(topology, devices.get(index, [])),
                     devices=tuple(devices.get(index, ())),
                     replicas=max(1, len(devices.get(index, ()))),
                     ops=sum(index in of_op for of_op in stages.values()),
+                    serves=serving.get(index, ()),
                 )
                 for index in range(count)
             ),
             certificate=tuple(sorted(certificate.items())),
             microbatches=steps if self.training else 1,
             flush=self.flush,
+            tokens=tokens,
         )
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
-    def _devices(self, topology: Topology, net: Network, problems: list[Diagnostic]) -> dict[int, list[str]]:
+    def _serving(self, module: Module, topology: Topology, devices: Mapping[int, Sequence[str]]) -> dict[int, tuple[int, ...]]:
+        """Of each stage that says it, and of each whose replicas are unlike, the replica that serves each group. Raises
+        InvalidInput where these are others than the replicas and groups that there are."""
+        groups, found = groups_of(module), dict[int, tuple[int, ...]]()
+        for index, names in devices.items():
+            if len({topology.device(name).type for name in names}) > 1:
+                found[index] = tuple(group % len(names) for group in range(groups))
+        for text in self.serves:
+            index, listed = self._split(text)
+            found[index] = serves = tuple(int(replica) for replica in listed.split(",") if replica.isdecimal())
+            if len(serves) != groups or set(serves) != set(range(len(devices.get(index, ())))):
+                raise InvalidInput(WrongServing(listed, len(devices.get(index, ())), groups), where=self._where(index))
+        return found
+
+    def _devices(
+        self, topology: Topology, net: Network, problems: list[Diagnostic], *, decodes: bool = False
+    ) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]
         found: dict[int, list[str]] = {}
         for text in self.devices:
@@ -135,7 +163,7 @@ class AssignPass(StatedPass):
                 what = f"already runs stage {others[0]}" if others else "is listed twice"
                 rule = "stages share all their devices or none: choose other devices"
                 problems.append(DeviceTwice(names[0], what, rule).at(self._where(index)))
-        for index, names in found.items():
+        for index, names in found.items() if not decodes else ():
             problems += self._unlike(index, names, topology, net)
         return found
 
@@ -152,6 +180,12 @@ class AssignPass(StatedPass):
                 ports = ReplicasOfPorts(first, here.bandwidth, here.latency, name, there.bandwidth, there.latency)
                 yield ports.at(self._where(index))
                 return
+
+
+def _type_of(topology: Topology, names: Sequence[str]) -> str:
+    """The type of all these devices; empty where there is none, or several."""
+    types = {topology.device(name).type for name in names}
+    return types.pop() if len(types) == 1 else ""
 
 
 def single_step(module: Module, topology: Topology, microbatches: int) -> float:

@@ -249,3 +249,13 @@ class AveragesParted(Fault, code="E3428"):
     average: str
     other: str
     stages: str
+
+
+class WrongServing(Fault, code="E3429"):
+    """Each group of a decoder's sequences is served by one of the replicas of a stage, each of which serves one at least."""
+
+    message = "the replicas of {groups} groups are listed as '{listed}', and the stage has {replicas}"
+    hint = "name a replica from 0 on for each group, and each of them once at least"
+    listed: str
+    replicas: int
+    groups: int

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from dnnc.compile.cache_names import CONFIG
+from dnnc.compile.decoding.cache_names import CONFIG
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.compile.load import load_model
 from dnnc.report import summarize, summary_text

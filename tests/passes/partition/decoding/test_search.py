@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan
-from passes.partition.decoding.problem import dealt
+from passes.partition.decoding.problem import Borders, dealt
 
 
 def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int, groups: tuple[int, int]) -> Decoding:
@@ -26,12 +26,41 @@ def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed:
     return Decoding(batches, seconds, weights, caches, hops, counts, memory, groups)
 
 
+def with_borders(given: Decoding, seed: int) -> Decoding:
+    """The problem with costs at borders that may make a longer run cheaper, a shared weight, and demands on stages."""
+    chance, (batches, kinds, units) = np.random.default_rng(seed), given.seconds.shape
+    crossing = chance.uniform(0, 2, (batches, kinds, units, units + 1))
+    crossing[:, :, 0, units] = 0.0
+    buffers = chance.integers(0, 3, (batches, units, units + 1)).astype(float)
+    workspace = chance.integers(0, 4, (batches, units)).astype(float)
+    found = Borders(crossing, buffers, workspace, chance.uniform(0, 1, kinds))
+    shared = ((float(chance.integers(1, 4)), tuple(sorted({0, units // 2, units - 1}))),)
+    stages, replicas = int(chance.integers(0, units + 1)), int(chance.integers(0, 3))
+    return replace(given, borders=found, shared=shared, stages=stages, replicas=replicas)
+
+
+def one_device(given: Decoding, number: int, kind: int, run: tuple[int, int], several: bool) -> tuple[float, float]:
+    """Seconds of a run on a device of a type, and its bytes without caches."""
+    first, behind = run
+    seconds = float(given.seconds[number, kind, first:behind].sum())
+    held = float(given.weights[first:behind].sum())
+    held += sum(size for size, units in given.shared if any(first <= unit < behind for unit in units))
+    if (borders := given.borders) is not None:
+        seconds += float(borders.crossing[number, kind, first, behind]) + (float(borders.handover[kind]) if several else 0.0)
+        held += float(borders.buffers[number, first, behind]) + float(borders.workspace[number, first:behind].max())
+    return seconds, held
+
+
 def best_value(given: Decoding) -> float:
     """Tokens per second of the best plan, by trying all: cuts, devices of each stage, batches, groups and their shares."""
     best = 0.0
     for cuts in itertools.chain(*(itertools.combinations(range(1, given.units), k) for k in range(given.units))):
         ends = [*zip((0, *cuts), (*cuts, given.units), strict=True)]
+        if given.stages and len(ends) != given.stages:
+            continue
         for devices in assignments(len(ends), given.counts):
+            if given.replicas and max(map(sum, devices)) > given.replicas:
+                continue
             for number, size in enumerate(given.batches):
                 for groups in range(given.groups[0], given.groups[1] + 1):
                     best = max(best, size / value(given, ends, devices, number, groups))
@@ -52,16 +81,17 @@ def value(
 ) -> float:
     """The definition, with all ways to deal the groups. Of each stage a slow device may be left out for a shorter path, so
     every pair of period and path counts."""
-    options = []
+    options, several = [], sum(map(sum, devices)) > 1
     for (first, behind), own in zip(ends, devices, strict=True):
         each = [kind for kind, count in enumerate(own) for _ in range(count)]
         found = []
         for shares in dealings(groups, len(each)):
-            weights, caches = given.weights[first:behind].sum(), given.caches[first:behind].sum()
-            held = [weights + share * given.batches[number] * caches for share in shares]
+            caches = given.caches[first:behind].sum()
+            alone = [one_device(given, number, kind, (first, behind), several) for kind in each]
+            held = [own[1] + share * given.batches[number] * caches for share, own in zip(shares, alone, strict=True)]
             if any(share and size > given.memory[kind] for share, size, kind in zip(shares, held, each, strict=True)):
                 continue
-            seconds = [float(given.seconds[number, kind, first:behind].sum()) for kind in each]
+            seconds = [own[0] for own in alone]
             period = max(share * one for share, one in zip(shares, seconds, strict=True)) / groups
             path = max(one for share, one in zip(shares, seconds, strict=True) if share)
             found.append((period, path + float(given.hops[number, first])))
@@ -92,6 +122,21 @@ def test_the_plan_is_the_best_of_all(units: int, counts: tuple[int, ...], batche
     assert found.tokens_per_second == pytest.approx(best, rel=2e-6)
     assert found.bound >= best * (1 - 1e-12)
     checked(asked, found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.sampled_from([(1,), (2,), (1, 1), (2, 1)]), st.sampled_from([(1,), (2, 4)]), st.integers(0, 10**6))
+def test_the_plan_is_the_best_of_all_with_borders(
+    units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int
+) -> None:
+    asked = with_borders(problem(units, counts, batches, seed, (1, 3)), seed)
+    found, best = best_plan(asked, gap=1e-6), best_value(asked)
+    assert (found is None) == (best == 0)
+    if found is not None:
+        assert found.bound >= best * (1 - 1e-9)
+        assert found.tokens_per_second <= best * (1 + 1e-9)
+        assert not asked.stages or len(found.stages) == asked.stages
+        assert found.tokens_per_second == pytest.approx(best, rel=2e-6)
 
 
 def checked(asked: Decoding, plan: DecodingPlan) -> None:

@@ -8,7 +8,6 @@ warning.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,25 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnc.compile.faults import NoPromptProgram, StatesAlone, WithoutContext
-from dnnc.compile.flags import CompileOptions
+from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, NoPromptProgram, StatesAlone, WithoutContext
+from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
-from dnnc.compile.notes import noted
 from dnnc.compile.options import asks_training
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.core.facets import StageSet
-from ir.core.module import Func, Mesh, Module, Plan, Schedule, Stage
+from ir.core.module import Func, Module, Plan, Stage
+from ir.core.objectives import objective_of
 from ir.core.ops import Op
 from ir.core.types import UNKNOWN, Dim, TensorType, Type
-from ir.text.units import bytes_text, count_text, seconds_text
 from passes.framework.base import Pass, PassContext
-from passes.framework.registry import PASSES
+from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
-from passes.graph.serving import most_groups
-from passes.meshes.costs.cross_mesh import part_bytes, parties
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
@@ -65,6 +60,7 @@ def of_states(options: CompileOptions) -> CompileOptions:
             "--batch": options.batch,
             "--groups": options.groups,
             "--chunk": options.chunk,
+            "--prompt-tokens": options.prompt_tokens,
         }
         if given := tuple(flag for flag, size in sizes.items() if size is not None):
             raise UsageError(WithoutContext(given), where=given[0])
@@ -77,6 +73,24 @@ def of_states(options: CompileOptions) -> CompileOptions:
     if found := tuple(name for name, asked in excluded.items() if asked):
         raise UsageError(StatesAlone(found), where="--context" if options.context is not None else "--state")
     return options
+
+
+def of_tokens(options: CompileOptions) -> CompileOptions:
+    """The options, with the batch and the groups that the objective has by default, and no meshes. Raises UsageError for
+    options of tokens that exclude each other."""
+    decodes = bool(options.objective) and objective_of(options.objective).decodes
+    if not decodes:
+        if flags := tuple(f"--{name} auto" for name in ("batch", "groups") if getattr(options, name) == AUTO):
+            raise UsageError(AutoWithoutTokens(flags), where=flags[0])
+        return options
+    if options.context is None and options.plan is None:
+        raise UsageError(WithoutContext((f"--objective {options.objective}",)), where="--objective")
+    options = replace(options, mesh=options.mesh or NO_MESH)
+    if objective_of(options.objective).alone:
+        if options.groups not in (None, 1) or options.batch == AUTO:
+            raise UsageError(GroupsOfOneUser(), where="--groups" if options.groups not in (None, 1) else "--batch")
+        return replace(options, batch=options.batch or 1, groups=1)
+    return replace(options, batch=options.batch or AUTO, groups=options.groups or AUTO)
 
 
 def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pass, ...]:
@@ -232,14 +246,28 @@ def _shape(type_: Type) -> tuple[Dim, ...]:
     return type_.shape or () if isinstance(type_, TensorType) else ()
 
 
+def chunk_of(options: CompileOptions) -> int:
+    """Tokens of a prompt that its program takes at once."""
+    return min(options.chunk or CHUNK, (options.context or 2) - 1)
+
+
+def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], context: PassContext) -> Module:
+    """The model at ``step`` tokens of each sequence, with costs, expanded. Raises as ``sized`` and the passes."""
+    at = sized(options, step)
+    imported = load_model(at.model, at.largest, context.sink, allow_missing_weights=True, limits=options.limits)
+    module = expand(with_past_checked(imported.module, options, context) if step == 1 else imported.module)
+    for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
+        module = expand(one.run(module, context))
+    return module
+
+
 def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Module | None:
     """The stages of the prompt program, in a module of its own, for the planned module of a step; None where there is none.
     Warns where the model cannot be written at ``--chunk`` tokens."""
     facts = dict(planned.entry.attributes)
     if options.context is None or "decoding.context" not in facts:
         return None
-    chunk = min(options.chunk or CHUNK, options.context - 1)
-    if chunk <= 1:
+    if (chunk := chunk_of(options)) <= 1:
         return None
     if recurrent := [state.result for state in planned.states.values() if state.axis is None and state.result]:
         reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
@@ -251,10 +279,7 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         return None
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     try:
-        at = sized(options, chunk)
-        module = expand(load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module)
-        for step in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
-            module = expand(step.run(module, inside))
+        module = read_at(options, chunk, pipeline, inside)
         module = LocalizePass().run(expand(LowerPass().run(spread(cut_alike(planned, module)), inside)), inside)
     except InvalidInput as error:
         context.sink.warn(NoPromptProgram(chunk, error.diagnostics[0].message), where="--chunk")
@@ -283,42 +308,16 @@ def _crossing(module: Module) -> set[tuple[str, int, int]]:
     }
 
 
-def with_tokens(plan: Plan, module: Module) -> Plan:
-    """The plan of a step, whose certificate tells what a person who waits for tokens asks: tokens a second of all sequences
-    together, seconds from one token of a sequence to its next, bytes of caches on each device, and what would help.
-
-    A step of a group of b sequences takes ``latency`` through all stages, and the slowest stage is busy for ``value`` of it. So
-    G groups in turn make ``b min(1 / value, G / latency)`` tokens a second."""
-    entry, schedule, states, resources = module.entry, module.first(Schedule), module.states, module.resources
-    facts = {key: one.value for key, one in entry.attributes}
-    ids = next((_shape(arg.type) for arg in entry.args if arg.name == f"%{facts.get('decoding.ids')}"), ())
-    if schedule is None or not ids or not isinstance(ids[0], int) or plan.value <= 0:
-        return plan
-    batch, groups = ids[0], max((state.sets for state in states.values()), default=1)
-    latency = max(schedule.latency, plan.value)
-    every = max(plan.value, latency / groups)
-    held: dict[int, int] = {}
-    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
-    served = {row.index: most_groups(groups, row.replicas, row.serves) for row in plan.stages}
-    stages = {name: op.facet(StageSet) for op in entry.ops for name in op.operands if name.startswith("@")}
-    for name in states:
-        if (facet := stages.get(name)) is not None:
-            size = served[facet.stages[0]] * part_bytes(resources[name].type, sides[facet.stages[0]][0])
-            held[facet.stages[0]] = held.get(facet.stages[0], 0) + size
-    caches = ", ".join(
-        f"{bytes_text(held.get(row.index, 0))} on {'each of ' * (len(row.devices) > 1)}{','.join(row.devices)}"
-        for row in plan.stages
-    )
-    told = [
-        f"{count_text(batch / every)} tokens a second: {groups} group{'s' if groups > 1 else ''} of {batch} in turn, "
-        f"{seconds_text(groups * every)} from a token to the next of its sequence",
-        f"caches: {caches}",
-    ]
-    turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
-    enough = turns * math.ceil(latency / plan.value * (1 - 1e-9) / turns)
-    if groups < enough:
-        told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / plan.value)} a second")
-    return noted(plan, tokens="; ".join(told))
-
-
-__all__ = ["CHUNK", "keeps_states", "of_states", "prompt_of", "sized", "with_chunk", "with_states", "with_tokens"]
+__all__ = [
+    "CHUNK",
+    "chunk_of",
+    "keeps_states",
+    "of_states",
+    "of_tokens",
+    "prompt_of",
+    "read_at",
+    "sized",
+    "with_chunk",
+    "with_past_checked",
+    "with_states",
+]

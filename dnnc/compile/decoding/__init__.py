@@ -1,0 +1,20 @@
+"""Builds that keep states.
+
+- ``steps``: the options of decoders, the step and the prompt program
+- ``choice``: batch and groups, where the objective chooses them
+- ``told``: what the certificate tells of tokens
+- ``cache_names``: names of caches in the ``genai_config.json`` beside a model
+"""
+
+from dnnc.compile.decoding.steps import (
+    keeps_states,
+    of_states,
+    of_tokens,
+    prompt_of,
+    sized,
+    with_chunk,
+    with_past_checked,
+    with_states,
+)
+
+__all__ = ["keeps_states", "of_states", "of_tokens", "prompt_of", "sized", "with_chunk", "with_past_checked", "with_states"]

@@ -1,0 +1,111 @@
+"""How many sequences and groups a decoder is planned with, where nobody states them (``--batch auto``, ``--groups auto``).
+
+``chosen`` plans the step of a group of any allowed number of sequences, in any allowed number of groups, together with the
+stages: the step of one batch is the step of another, with numbers that are linear in the batch (``Batches``). The compilation
+then plans the stages for the batch and the groups that were best, and its plan has the bound of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dnnc.compile.context import pass_context, with_topology
+from dnnc.compile.decoding.steps import read_at, with_states
+from dnnc.compile.faults import ProfileOfOneBatch
+from dnnc.compile.flags import AUTO, CompileOptions
+from dnnc.compile.notes import noted
+from dnnc.compile.options import build_pipeline, with_programs
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.module import Module, Plan
+from ir.core.outcomes import outcome
+from ir.core.topology import Topology
+from ir.text.witness import CHOSEN
+from passes.costs.network import network
+from passes.framework.base import Pass
+from passes.partition.decoding import Batches, DecodingPlan, DecodingSearch, asked_of
+
+SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16))
+"""Batches that are tried at first; then all between the neighbours of the best."""
+MOST_GROUPS = 256
+READ = (2, 3)
+"""Batches at which a model is read: with one sequence, dimensions of length 1 may be left out."""
+GAP = 2e-3
+"""Relative: how far the bound of all batches may be from the best of them."""
+SECONDS = 20.0
+"""Of counted work, of each of both searches."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``batch``, ``groups``: those that are best; no plan of any that were allowed has more than ``most`` tokens a second.
+    ``allowed``: which these were, in words."""
+
+    batch: int
+    groups: int
+    most: float
+    allowed: str
+
+
+def chosen(options: CompileOptions, topology: Topology, sink: DiagnosticSink) -> tuple[CompileOptions, Choice | None]:
+    """The options with numbers for what they leave open, and how these were found; None where nothing is open. Where nothing
+    fits the devices the numbers are the least, for the search to say what is missing. Raises as ``load_model``."""
+    if AUTO not in (options.batch, options.groups):
+        return options, None
+    if options.profile:
+        raise UsageError(ProfileOfOneBatch(), where="--profile")
+    pipeline = with_states(with_programs(build_pipeline(replace(options, batch=1, groups=1))), replace(options, groups=1))
+    sizes = SIZES if options.batch == AUTO else (int(options.batch or 1),)
+    groups = (1, MOST_GROUPS) if options.groups == AUTO else (int(options.groups or 1), int(options.groups or 1))
+    step = _Step(options, pipeline, topology)
+    best = step.searched(sizes, groups, sink)
+    allowed = _allowed(sizes, groups)
+    if best is None:
+        return replace(options, batch=sizes[0], groups=groups[0]), None
+    place = sizes.index(best.batch)
+    between = tuple(
+        size for size in range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)]) if size not in sizes
+    )
+    if between and (near := step.searched(between, groups, sink)) is not None:
+        best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
+        allowed = f"{allowed}, and {between[0]} to {between[-1]}"
+    return replace(options, batch=best.batch, groups=best.groups), Choice(best.batch, best.groups, best.bound, allowed)
+
+
+def with_choice(plan: Plan, choice: Choice | None) -> Plan:
+    """The plan, whose bound is of all batches and groups that were allowed."""
+    if choice is None or plan.value <= 0:
+        return plan
+    bound = min(plan.bound, 1 / choice.most, plan.value)
+    return noted(replace(plan, bound=bound, status=outcome(plan.value, bound)), **{CHOSEN: f"among {choice.allowed}"})
+
+
+class _Step:
+    """The step of a decoder, for any batch."""
+
+    def __init__(self, options: CompileOptions, pipeline: Sequence[Pass], topology: Topology) -> None:
+        self.options, self.pipeline, self.topology = options, pipeline, topology
+        self.linear = Batches(*((batch, self.read(batch)) for batch in READ))
+
+    def read(self, batch: int) -> Module:
+        """The module of the step, with costs."""
+        options = replace(self.options, batch=batch, groups=1)
+        module = read_at(options, 1, self.pipeline, pass_context(DiagnosticSink(), lambda label, fraction: None))
+        return with_topology(module, self.topology, self.pipeline)
+
+    def searched(self, sizes: Sequence[int], groups: tuple[int, int], sink: DiagnosticSink) -> DecodingPlan | None:
+        """The best plan of these batches, with its bound; None where nothing fits."""
+        alike = self.linear.alike
+        modules = {size: self.linear.at(size) if alike else self.read(size) for size in (sizes if alike else sizes[::4])}
+        net, asked = network(self.topology), self.options
+        found = asked_of(modules, self.topology, net, groups, stages=asked.stages or 0, replicas=asked.replicas or 0)
+        return DecodingSearch(found.decoding, GAP, SECONDS).run()
+
+
+def _allowed(sizes: Sequence[int], groups: tuple[int, int]) -> str:
+    """Batches and groups in words."""
+    batches = f"{len(sizes)} batches from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"a batch of {sizes[0]}"
+    return f"{groups[0]} to {groups[1]} groups and {batches}" if groups[0] < groups[1] else f"{groups[0]} groups and {batches}"
+
+
+__all__ = ["Choice", "chosen", "with_choice"]

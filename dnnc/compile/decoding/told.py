@@ -1,0 +1,132 @@
+"""What the certificate of a decoder's plan tells a person who waits for tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dnnc.compile.decoding.steps import chunk_of, read_at
+from dnnc.compile.flags import CompileOptions
+from dnnc.compile.notes import noted
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
+from ir.core.facets import Cost, StageSet
+from ir.core.module import Mesh, Module, Plan, PlanStage, Schedule
+from ir.core.topology import Topology
+from ir.text.units import bytes_text, count_text, percent_text, seconds_text
+from passes.costs.op_time import bandwidth_of
+from passes.framework.base import Pass, PassContext, needed
+from passes.framework.registry import PASSES
+from passes.graph.positional import spread
+from passes.graph.serving import IDS, batch_of, groups_of, most_groups
+from passes.meshes.costs.cross_mesh import part_bytes, parties
+from passes.partition.place import PlacePass
+from passes.plan.other_sizes import cut_alike
+from passes.stages.load import load, step_period
+
+PROMPT = 512
+"""Tokens of the prompt whose time to the first token is told, at most half of the context."""
+FULL = 0.9
+"""Part of a device's memory from which on it is said to be full."""
+HEAVY = 0.3
+"""Part of a step from which on reading weights is said to take long."""
+
+
+def with_tokens(plan: Plan, module: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Plan:
+    """The plan of a step, whose certificate tells tokens a second of all sequences together, seconds from one token of a
+    sequence to its next, and of an objective of tokens to its first; bytes of caches on each device; what would help.
+
+    A step of a group of b sequences takes ``latency`` through all stages, and the slowest stage is busy for ``slowest`` of it.
+    So G groups in turn make ``b min(1 / slowest, G / latency)`` tokens a second."""
+    schedule, topology = module.first(Schedule), needed(module, Topology)
+    if schedule is None or IDS not in dict(module.entry.attributes) or not module.states or plan.value <= 0:
+        return plan
+    batch, groups = batch_of(module, plan.objective), groups_of(module)
+    slowest = max(step_period(plan), plan.period if plan.minimises.streams and not plan.minimises.decodes else 0.0)
+    latency = max(schedule.latency, slowest)
+    every = plan.period if plan.minimises.decodes else max(slowest, latency / groups)
+    told = [
+        f"{count_text(batch / every)} tokens a second: {groups} group{'s' if groups > 1 else ''} of {batch} in turn, "
+        f"{seconds_text(groups * every)} from a token to the next of its sequence"
+    ]
+    if plan.minimises.decodes:
+        told += _first_token(plan, module, options, pipeline, context, latency)
+    told.append(f"caches: {_caches(plan, module, groups)}")
+    turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
+    enough = turns * math.ceil(latency / slowest * (1 - 1e-9) / turns)
+    if groups < enough and not plan.minimises.alone:
+        told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / slowest)} a second")
+    if plan.minimises.decodes:
+        told += _helps(plan, module, topology)
+    return noted(plan, tokens="; ".join(told))
+
+
+def _first_token(
+    plan: Plan, module: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext, latency: float
+) -> list[str]:
+    """Seconds from a prompt to the first token of its answer, where no other sequence is in its way: of its chunks, one after
+    the other through the stages."""
+    context_length, chunk = options.context or 2, chunk_of(options)
+    length = min(options.prompt_tokens or min(PROMPT, context_length // 2), context_length - 1)
+    inside = replace(context, sink=DiagnosticSink(), statistics={})
+    recurrent = any(state.axis is None for state in module.states.values())
+    seconds = length * latency
+    if chunk > 1 and not recurrent:
+        try:
+            prompt = spread(cut_alike(module, read_at(options, chunk, pipeline, inside)))
+            prompt = PASSES["cost"]().run(prompt, inside)  # each op has the facts of a step
+            prompt = prompt.replace(needed(prompt, Plan), replace(plan, bound=0.0))
+            stages = needed(PlacePass().run(prompt, inside), Plan).stages
+        except (InvalidInput, Infeasible):
+            return []
+        seconds = math.ceil(length / chunk) * math.fsum(load(plan.comm, s.working, s.receive, s.send) for s in stages)
+    return [f"{seconds_text(seconds)} to the first token of a prompt of {length}, in chunks of {chunk}"]
+
+
+def _caches(plan: Plan, module: Module, groups: int) -> str:
+    """Bytes of caches on each device."""
+    held: dict[int, int] = {}
+    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    resources = module.resources
+    stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name.startswith("@")}
+    for name in module.states:
+        if (facet := stages.get(name)) is not None:
+            held[facet.stages[0]] = held.get(facet.stages[0], 0) + part_bytes(resources[name].type, sides[facet.stages[0]][0])
+    return ", ".join(
+        f"{bytes_text(held.get(row.index, 0) * served)} on {'each of ' * (len(names) > 1)}{','.join(names)}"
+        for row in plan.stages
+        for served, names in _holders(row, groups).items()
+    )
+
+
+def _holders(stage: PlanStage, groups: int) -> dict[int, list[str]]:
+    """The devices of a stage by the groups that each of them serves."""
+    found: dict[int, list[str]] = {}
+    for replica, name in enumerate(stage.devices):
+        served = stage.serves.count(replica) if stage.serves else most_groups(groups, stage.replicas)
+        found.setdefault(served, []).append(name)
+    return found
+
+
+def _helps(plan: Plan, module: Module, topology: Topology) -> list[str]:
+    """What keeps the plan from more tokens a second: full devices, weights that each step reads."""
+    told, full = [], list[str]()
+    for stage in plan.stages:
+        limits = [topology.memory(topology.device(name)) for name in stage.devices]
+        if not stage.serves and any(limit is not None and stage.memory > FULL * limit for limit in limits):
+            full += stage.devices
+    if full:
+        names = ", ".join(full) if len(full) <= 3 else f"{full[0]}, {full[1]} and {len(full) - 2} more"
+        told.append(f"memory is full on {names}: a shorter context or more memory would leave room for more sequences")
+    slowest = max(plan.stages, key=lambda stage: load(plan.comm, stage.working, stage.receive, stage.send) * stage.share)
+    speed = bandwidth_of(topology.type(topology.device(slowest.devices[0]).type)) if slowest.devices else 0.0
+    own = [op for op in module.entry.ops if slowest.index in op.facet(StageSet, StageSet(())).stages]
+    states = module.states
+    read = sum(cost.weight for op in own if (cost := op.facet(Cost)) is not None and not states.keys() & set(op.operands))
+    part = read / speed / slowest.compute if speed and slowest.compute else 0.0
+    if part > HEAVY:
+        told.append(f"reading weights takes {percent_text(part)} of a step: larger groups share them")
+    return told
+
+
+__all__ = ["with_tokens"]

@@ -1,0 +1,148 @@
+"""Plans for tokens: batch, groups and stages together, replicas of unlike devices, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnnc.check.witness import verify_build
+from dnnc.compile.decoding import with_states
+from dnnc.compile.decoding.choice import _Step
+from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, plan_model
+from dnnc.compile.flags import AUTO
+from dnnc.machines import machines_of
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.core.module import Plan
+from passes.costs.network import network
+from passes.partition.decoding import asked_of
+from passes.stages.from_ir import problem_of
+from passes.stages.problem import stage_cost
+from tests.passes.prepare.states.test_decoding import MODELS
+
+LLAMA = f"zoo:llama-7b,cache=inplace,{MODELS['llama-7b']}"
+TYPE = """[types.{name}]
+kind = "cpu"
+rates = {{ f32 = "{rate} MFLOP/s" }}
+memory_bandwidth = "{bandwidth} MB/s"
+memory = "{memory} KiB"
+"""
+LINKS = """[[links]]
+ends = ["host", "devices of host"]
+bandwidth = "1 GB/s"
+latency = "1 us"
+"""
+
+
+def machines(path: Path, *types: tuple[str, int, int, int]) -> Path:
+    """Types with their speed (rate and bandwidth in proportion to it), devices and KiB of memory."""
+    text = "version = 1\n"
+    for name, speed, _, memory in types:
+        text += TYPE.format(name=name, rate=100 * speed, bandwidth=100 * speed, memory=memory)
+    for name, _, count, _ in types:
+        text += f'[[devices]]\nname = "{name}{{0..{count - 1}}}"\ntype = "{name}"\n'
+    path.write_text(text + LINKS)
+    return path
+
+
+def options(topology: Path | str, out: Path | None = None, **more: Any) -> CompileOptions:
+    given: dict[str, Any] = {"objective": "tokens", "context": 32, "plan_only": True, "report": False, "model": LLAMA, **more}
+    return CompileOptions(topology=str(topology), out=out, **given)
+
+
+def planned(topology: Path | str, **more: Any) -> Plan:
+    return plan_model(options(topology, **more), sink=DiagnosticSink()).plan
+
+
+def test_unlike_replicas_serve_groups_in_proportion_to_speed(tmp_path: Path) -> None:
+    two = machines(tmp_path / "t.toml", ("fast", 2, 1, 4000), ("slow", 1, 1, 1200))
+    result = compile_model(options(two, tmp_path / "b", batch=4, groups=6, stages=1), sink=DiagnosticSink())
+    (stage,) = result.plan.stages
+    assert (stage.devices, sorted(stage.serves)) == (("fast0", "slow0"), [0, 0, 0, 0, 1, 1])
+    assert stage.steps[1] == pytest.approx(2 * stage.steps[0], rel=1e-3)
+    assert result.plan.value == pytest.approx(max(4 * stage.steps[0], 2 * stage.steps[1]) / 6 / 4)
+    data = json.loads((tmp_path / "b" / "plan.json").read_text())
+    assert data["decoding"]["serving"] == {"0": list(stage.serves)}
+    assert verify_build(tmp_path / "b").violations == []
+    again = options(two, tmp_path / "c", objective="", batch=4, groups=6, plan=tmp_path / "b" / "plan.json")
+    replayed = compile_model(again, sink=DiagnosticSink()).plan
+    assert (replayed.value, replayed.objective, replayed.stages) == (result.plan.value, "tokens", result.plan.stages)
+    data["decoding"]["serving"]["0"] = [0] * 6
+    (tmp_path / "b" / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InvalidInput, match="listed as '0,0,0,0,0,0'"):
+        compile_model(again, sink=DiagnosticSink())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [500, 900])
+def test_batch_and_groups_are_the_best_of_all(memory: int, tmp_path: Path) -> None:
+    """Oracle: each batch and number of groups planned by itself."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, memory))
+    chosen = planned(two)
+    best, fits = 0.0, 0
+    for batch in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16):
+        for groups in (1, 2, 3, 4):
+            try:
+                plan = planned(two, batch=batch, groups=groups)
+            except Infeasible:
+                continue
+            fits += 1
+            best = max(best, 1 / plan.value)
+    assert fits > 4
+    assert 1 / chosen.value >= best * (1 - 3e-3)
+    assert chosen.bound <= 1 / best * (1 + 1e-9)
+    assert "256 groups" in dict(chosen.certificate)["chosen"]
+
+
+def test_steps_of_other_batches_follow_from_two(tmp_path: Path) -> None:
+    """What a run of units takes by the tables of a batch that was not read is what its ops take in the module that is."""
+    asked, sink = options("preset:cpu-2", batch=AUTO), DiagnosticSink()
+    topology = machines_of("preset:cpu-2", sink, lambda label, fraction: None, training=False)
+    pipeline = with_states(build_pipeline(options("preset:cpu-2", mesh="none")), asked)
+    step, net = _Step(asked, pipeline, topology), network(topology)
+    assert step.linear.alike
+    for batch in (5, 9):
+        found = asked_of({batch: step.linear.at(batch)}, topology, net, (1, 1))
+        problem = problem_of(step.read(batch), topology, net)
+        units, tables = found.decoding.units, found.decoding
+        seconds, held = tables.seconds_of_runs(0, 0)[0] * batch, tables.memory_of_runs(0) + batch * cache_runs(tables.caches)
+        woken = float(tables.borders.handover[0]) if tables.borders is not None else 0.0
+        for first, behind in ((0, units), (0, units // 2), (units // 3, units // 2), (units // 2, units)):
+            own = [op for unit in found.units[first:behind] for op in unit]
+            cost = stage_cost(problem, own, 0)
+            assert seconds[first, behind] == pytest.approx(cost.compute + cost.receive + cost.send + woken, rel=1e-3)
+            assert held[first, behind] == pytest.approx(cost.memory, rel=1e-9)
+
+
+def cache_runs(caches: Any) -> Any:
+    up_to = np.concatenate([[0.0], np.cumsum(caches)])
+    return up_to[None, :] - up_to[:-1, None]
+
+
+def test_one_user_has_one_group(tmp_path: Path) -> None:
+    two = machines(tmp_path / "t.toml", ("fast", 2, 1, 4000), ("slow", 1, 1, 4000))
+    plan = planned(two, objective="token-latency")
+    assert [stage.devices for stage in plan.stages] == [("fast0",)]
+    assert (plan.tokens, plan.status) == (1, "optimal")
+    assert plan.value == pytest.approx(plan.single)
+
+
+def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    for more, words in (
+        ({"context": None}, "only with --context or --state: --objective tokens"),
+        ({"objective": "", "batch": AUTO}, "only with --objective tokens: --batch auto"),
+        ({"objective": "token-latency", "groups": 2}, "plans one group"),
+        ({"profile": (Path("p.json"),)}, "those of one batch"),
+        ({"comm": "overlap"}, "--comm overlap"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            planned(two, **more)
+    with pytest.raises(Infeasible) as error:
+        planned(machines(tmp_path / "s.toml", ("core", 1, 2, 100)))
+    assert "short" in str(error.value)
+    with pytest.raises(InvalidInput, match="no input of the model is a cache"):
+        planned(two, model=f"zoo:llama-7b,{MODELS['llama-7b']}", batch=2, groups=1)
