@@ -157,7 +157,9 @@ class Decoder(Served[Answer]):
             self._collect(sink)
 
     def _resume(self) -> None:
-        """Nothing: places keep their tokens, of which the caches have none now."""
+        """Goes on by the tokens that places keep, of which the caches have none now; with no answer under way, all is well."""
+        if not self._waiting and not any(group.taken for group in self._groups):
+            self._pipeline.recovery.answered()
 
     def _fail(self, error: BaseException) -> None:
         seated = [place.answer for group in self._groups for place in group.places if place.answer is not None]

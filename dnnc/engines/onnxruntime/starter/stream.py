@@ -109,6 +109,8 @@ class Stream(Served[_Request]):
 
     def _resume(self) -> None:
         requests = [self._requests[number] for number in sorted(self._requests)]
+        if not requests:  # nothing waits for an answer that would show that all is well
+            self._pipeline.recovery.answered()
         self._requests.clear()
         for request in requests:
             request.collector, request.failed = Collector(self.build), None

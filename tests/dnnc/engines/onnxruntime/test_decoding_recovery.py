@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -88,6 +89,30 @@ def test_a_stage_that_is_killed_again_and_again_ends_the_answers(tmp_path: Path)
         assert decoder.told == ["W0639"] * 3
         processes = decoder.processes
     assert gone(processes)
+
+
+class Idle(Decoder):
+    """A decoder that tells when it has started its stages again."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        self.resumed = SimpleQueue[tuple[int, ...]]()
+
+    def _resume(self) -> None:
+        super()._resume()
+        self.resumed.put(self.processes)
+
+
+@pytest.mark.slow
+def test_losses_while_nothing_is_asked_are_far_apart(tmp_path: Path) -> None:
+    """No answer shows that all is well again, and yet a loss long after another one ends nothing."""
+    with Idle(decoder_build(tmp_path, SIZES)) as decoder:
+        decoder._pipeline.recovery.seconds = 1e-6
+        processes = decoder.processes
+        for number in range(3):
+            os.kill(processes[number % 2], signal.SIGKILL)
+            processes = decoder.resumed.get(timeout=60)
+        assert list(decoder.ask(REQUESTS[0])) == drawn(REQUESTS[0], 20, SIZES.context)
 
 
 @pytest.mark.slow
