@@ -19,7 +19,7 @@ from ir.core.ops import Value, all_ops
 from ir.core.types import TensorType, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text
 from passes.graph.folding import copies_of, expand, expanded_bodies
-from passes.prepare.states import caches, recurrent
+from passes.prepare.states import Role, caches, recurrent, roles_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,10 @@ def _states(module: Module) -> tuple[tuple[str, str, str], ...]:
     """The states of a module, and the inputs that would be states if they were asked for."""
     entry = module.entry
     kept = [(name[1:], state.result, "a state" if state.result else GIVEN) for name, state in module.states.items()]
-    cached = [(pair.source, pair.result, "a cache: --context keeps it") for pair in caches(entry)]
+    pairs = caches(entry)
+    cached = [(pair.source, pair.result, "a cache: --context keeps it") for pair in pairs]
+    roles = roles_of(entry, {pair.source for pair in pairs}) if pairs else {}
+    cached += [(name, "", f"{GIVEN}: --context keeps it") for name, role in roles.items() if role is Role.GIVEN]
     named = [(pair.source, pair.result, f"--state {pair} keeps it") for pair in recurrent(entry)]
     return (*kept, *cached, *named)
 
@@ -150,7 +153,7 @@ def summary_text(summary: ModelSummary) -> str:
         pairs.append(("opsets", ", ".join(f"{domain} {version}" for domain, version in summary.opsets)))
     pairs += [("input", f"{value.name} : {value.type}") for value in summary.inputs]
     pairs += [("output", f"{value.name} : {value.type}") for value in summary.outputs]
-    pairs += [("state", f"{source} becomes {result} ({how})") for source, result, how in summary.states]
+    pairs += [("state", f"{source}{result and f' becomes {result}'} ({how})") for source, result, how in summary.states]
     total = sum(count for _, count in summary.ops)
     pairs.append(("weights", f"{count_text(summary.parameters)} elements, {bytes_text(summary.weight_bytes)}"))
     pairs.append(("ops", f"{total} of {len(summary.ops)} types"))

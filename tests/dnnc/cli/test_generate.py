@@ -149,13 +149,6 @@ def test_a_stage_that_is_killed_changes_no_answer(long_build: str) -> None:
         assert b"W0639" in said
 
 
-def test_a_check_compares_tokens_with_the_unsplit_model(build: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", build]) == 0
-    told = capsys.readouterr().out
-    assert told.count(" ok ") == 8
-    assert f"passed: the stages compute what the model {LLAMA.partition(',context')[0]}" in told
-
-
 @pytest.mark.parametrize(("groups", "waits"), [(1, True), (2, False)])
 def test_what_a_plan_says_of_tokens(groups: int, waits: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Groups keep both stages busy where there are as many as a step takes times as long as its slowest stage."""
