@@ -111,7 +111,7 @@ class _Tape:
         if any(name in self.carries for name in names) or not names:
             self.carries.update(value.name for value in op.results)
         if any(name in self.depends for name in names):
-            self.depends.update(value.name for value in op.results if _is_float(value.type))
+            self.depends.update(value.name for value in op.results if value.name and _is_float(value.type))
 
     def walk(self, loss: str, seed: Seed) -> None:
         ops = [op for op in self.func.ops if phase_of(op.facets) == FORWARD]

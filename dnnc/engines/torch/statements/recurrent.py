@@ -7,13 +7,16 @@ from __future__ import annotations
 from dnnc.engines.torch.statements.call import Call, Emitter
 from dnnc.engines.torch.statements.faults import AttributeNotWritten, FormNotWritten
 
+GRADIENTS = "grad.LSTMGradients"
+"""An op of programs alone, no op of the IR: of the first nine operands of ``grad.LSTM`` the gradients of X, W and R, without
+the dimension of the one direction, the sum of those of the gates, and the gradients of the initial h and c."""
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 def _form(call: Call) -> tuple[str, str]:
     """The name of torch's function, and for each direction whether it runs backward, as Python text."""
-    operator = call.op.name.rpartition(".")[2]
+    operator = call.op.name.rpartition(".")[2].removesuffix("Gradients")
     direction = call.get("direction", "forward")
     if direction not in _DIRECTIONS:
         raise call.fault(AttributeNotWritten(call.op.name, "direction", str(direction), tuple(_DIRECTIONS)))
@@ -51,6 +54,13 @@ def _gradient(call: Call) -> str:
     return _taken(call, text, 5)
 
 
+def _gradients(call: Call) -> str:
+    kind, backward = _form(call)
+    dy, dh, dc, *read = (call.arg(i) for i in range(9))
+    wanted = tuple(bool(value.name) for value in call.op.results)
+    return f"{kind}_gradients(({dy}, {dh}, {dc}), {', '.join(read)}, {backward}, {wanted})"
+
+
 def _taken(call: Call, text: str, count: int) -> str:
     """The results that the op has, of ``count``."""
     have = len(call.op.results)
@@ -60,6 +70,7 @@ def _taken(call: Call, text: str, count: int) -> str:
 EMITTERS: dict[str, Emitter] = {
     **{f"onnx.{name}": _recurrent for name in _ACTIVATIONS},
     **{f"grad.{name}": _gradient for name in _ACTIVATIONS},
+    GRADIENTS: _gradients,
 }
 """Full name of an op -> its emitter."""
 
@@ -69,7 +80,8 @@ HELPERS: dict[str, tuple[str, ...]] = {
         f"grad.{name}": ("in_time", "recurrent_backward", "lstm_backward", "gru_backward", "rnn_backward")
         for name in _ACTIVATIONS
     },
+    GRADIENTS: ("in_time", "lstm_gradients"),
 }
 """Full name of an op -> the functions of ``recurrent_helpers`` that its statement calls."""
 
-__all__ = ["EMITTERS", "HELPERS"]
+__all__ = ["EMITTERS", "GRADIENTS", "HELPERS"]

@@ -139,6 +139,48 @@ def lstm_backward(
     return slopes, slopes, dh, dc
 
 
+def lstm_gradients(
+    grads: tuple[Tensor | None, Tensor | None, Tensor | None],
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None,
+    h: Tensor | None,
+    c: Tensor | None,
+    backward: tuple[bool, ...],
+    wanted: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """All gradients of an LSTM of one direction by torch's own kernels, which run forward again for what they keep. ``grads``:
+    those of all states, of the last h and of the last c; None is zero.
+
+    Returns those that are ``wanted`` of x, w ``[4 H, I]``, r ``[4 H, H]``, the gates, summed over steps and samples
+    ``[1, 4 H]``, and of the initial h and c; the others are None."""
+    start = x.new_zeros(1, x.shape[1], r.shape[2])
+    gated = {"w": w[0], "r": r[0]}
+    if bias is not None:
+        gated["bias_x"], gated["bias_h"] = bias[0].chunk(2)
+    gated = {name: torch.cat([part.chunk(4)[i] for i in (0, 2, 3, 1)]) for name, part in gated.items()}  # torch's order
+    values = {"x": in_time(x, backward[0]), **gated, "h": start if h is None else h, "c": start if c is None else c}
+    names = ("x", "w", "r", "bias_x", "h", "c")
+    learned = [name for name, want in zip(names, wanted, strict=True) if want]
+    with torch.enable_grad():
+        leaves = {name: value.detach().requires_grad_(name in learned) for name, value in values.items()}
+        sequence, *parameters, first_h, first_c = leaves.values()
+        made = torch.lstm(sequence, (first_h, first_c), parameters, bias is not None, 1, 0.0, True, False, False)
+        of_states = in_time(grads[0][:, 0], backward[0]) if grads[0] is not None else None
+        pairs = [(one, grad) for one, grad in zip(made, (of_states, *grads[1:]), strict=True) if grad is not None]
+        outputs, given = ([pair[i] for pair in pairs] for i in (0, 1))
+        gradients = torch.autograd.grad(outputs, [leaves[name] for name in learned], given)
+    found = dict(zip(learned, gradients, strict=True))
+    for name in gated.keys() & found.keys():
+        found[name] = torch.cat([found[name].chunk(4)[i] for i in (0, 3, 1, 2)])
+    if "x" in found:
+        found["x"] = in_time(found["x"], backward[0])
+    if "bias_x" in found:
+        found["bias_x"] = found["bias_x"].unsqueeze(0)
+    return [found.get(name) for name in names]
+
+
 def gru_backward(
     dy: Tensor,
     dh: Tensor,

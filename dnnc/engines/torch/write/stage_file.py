@@ -29,6 +29,7 @@ from itertools import groupby
 
 from dnnc.engines.torch.statements import dead_after, identifier, prelude, statement
 from dnnc.engines.torch.statements.call import NEWEST
+from dnnc.engines.torch.write.recurrent import with_whole_gradients
 from ir.core.attributes import Dense, attributes
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.core.module import Module, Program, Schedule, Stage
@@ -107,6 +108,11 @@ class _File:
             else:
                 op = replace(op, operands=tuple(parts.get(name, name) for name in op.operands))
                 self.ops[function_of[phase_of(op.facets)]].append(op)
+        results = {value.name for value in self.program.results}
+        for name in self.functions:
+            others = _read(op for other, ops in self.ops.items() if other != name for op in ops)
+            sent = _read(op for op in self.ops[name] if op.dialect == "comm")
+            self.ops[name] = with_whole_gradients(self.ops[name], {*others, *sent, *results}, self.surroundings)
         for reductions in _bucket_reductions(self.ops[UPDATES]):
             self.start_early(reductions)
         self.order_as_started()
@@ -145,7 +151,7 @@ class _File:
         self.ops[UPDATES] = [*(summed[operands] for operands in started), *others]
 
     def text(self, title: str) -> str:
-        helpers = prelude([op for op in self.program.ops if op.dialect != "comm"]).strip()
+        helpers = prelude([op for ops in self.ops.values() for op in ops if op.dialect != "comm"]).strip()
         lines = [f'"""{title}"""', "", helpers, "", "", 'device = torch.device("cpu")  # replaced by the trainer']
         for name, ops in self.ops.items():
             if ops:
