@@ -2,7 +2,7 @@
 
 - ``member_work``, ``duplication``: what members spend on their parts of an op; which ops each member runs whole;
 - ``bill``, ``price``: what a sharded function costs under given decisions, collective by collective;
-- ``footprint``: what a stage needs of a device, activations and buffers too;
-- ``cross_mesh``: what passes between stages that are meshes, and what it costs;
+- ``footprint``: what a stage on a mesh needs of a device, by the kinds of bytes of ``passes.costs.memory``;
+- ``cross_mesh``: what passes between two stages, and what it costs at both ends;
 - ``count``: what the collectives of a lowered stage cost, counted from its ops.
 """

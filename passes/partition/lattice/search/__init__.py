@@ -1,2 +1,2 @@
-"""The search over ideals that objectives share (``search``), with throughput (``throughput``) as the first of them and replicas
-of stages."""
+"""The search over ideals for any objective (``search``), the objective throughput (``throughput``), and stages with replicas
+(``replicas``)."""
