@@ -5,7 +5,8 @@ sequences, is asked for as many answers at once. Beside it, in the same run: two
 with one core, the whole model, a batch of eight and caches in place; and one with two threads and a batch of 16. Printed are
 medians of rounds: tokens a second of answers, without prompts; seconds of a step, and over the processor seconds of the slowest
 stage; the share of a core that the driving process takes. Then, as root, bytes on a cable between two hosts of one stage
-each, over those of the tensors of the cut and of two integers (position, token) for each sequence. Hosts are network namespaces
+each, over those of the tensors of the cut and of two integers (position, token) for each sequence. The plan's own prediction
+stands beside what the stages make: ``preset:cpu-2`` describes another machine, ``--machines preset:local,devices=2`` measures this one. Hosts are network namespaces
 (``tests.bench.hosts``).
 """
 
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--cache", default="inplace", choices=["inplace", "concat"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--machines", default="preset:cpu-2", help="of the two stages, whose speed the plan predicts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--whole", nargs=4, metavar=("MODEL", "CORES", "BATCH", "TOKENS"), help=argparse.SUPPRESS)
     parser.add_argument("--wire", metavar="BUILD", help=argparse.SUPPRESS)
@@ -74,7 +76,9 @@ def main() -> None:
     print(header(), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stages = compiled(arguments, folder / "stages", BATCH, machines="preset:cpu-2", stages=2, groups=GROUPS)
+        asked = {"machines": arguments.machines, "stages": 2, "groups": GROUPS, "objective": "tokens"}
+        stages = compiled(arguments, folder / "stages", BATCH, **asked)
+        predicted = stages.plan.value
         alone = compiled(arguments, folder / "alone", 2 * BATCH, machines="preset:cpu-1", groups=1)
         rounds = [
             (
@@ -90,6 +94,7 @@ def main() -> None:
     of_two, of_one = median(ours.rate / two for ours, two, _ in rounds), median(ours.rate / one for ours, _, one in rounds)
     pace, over = median(ours.pace for ours, *_ in rounds), median(ours.pace / ours.slowest for ours, *_ in rounds)
     print(f"two stages of one core, {GROUPS} groups of {BATCH}     {rate:8.1f} tokens/s")
+    print(f"as many as the plan predicts             {1 / predicted:8.1f} tokens/s; the stages make {rate * predicted:.2f} of it")
     print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {of_two:.2f} of it")
     print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {of_one:.2f} of it")
     print(f"step of a group                          {pace * 1e3:8.1f} ms, {over:.2f} times what the slowest stage computes")
