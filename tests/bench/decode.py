@@ -6,8 +6,8 @@ with one core, the whole model, a batch of eight and caches in place; and one wi
 medians of rounds: tokens a second of answers, without prompts; seconds of a step, and over the processor seconds of the slowest
 stage; the share of a core that the driving process takes. Then, as root, bytes on a cable between two hosts of one stage
 each, over those of the tensors of the cut and of two integers (position, token) for each sequence. The plan's own prediction
-stands beside what the stages make: ``preset:cpu-2`` describes another machine, ``--machines preset:local,devices=2`` measures this one. Hosts are network namespaces
-(``tests.bench.hosts``).
+stands beside what the stages make: ``preset:cpu-2`` describes another machine, ``--machines preset:local,devices=2``
+measures this one. Hosts are network namespaces (``tests.bench.hosts``).
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def main() -> None:
     of_two, of_one = median(ours.rate / two for ours, two, _ in rounds), median(ours.rate / one for ours, _, one in rounds)
     pace, over = median(ours.pace for ours, *_ in rounds), median(ours.pace / ours.slowest for ours, *_ in rounds)
     print(f"two stages of one core, {GROUPS} groups of {BATCH}     {rate:8.1f} tokens/s")
-    print(f"as many as the plan predicts             {1 / predicted:8.1f} tokens/s; the stages make {rate * predicted:.2f} of it")
+    print(
+        f"as many as the plan predicts             {1 / predicted:8.1f} tokens/s; the stages make {rate * predicted:.2f} of it"
+    )
     print(f"two sessions of one core, batch {BATCH}          {two:8.1f} tokens/s; the stages make {of_two:.2f} of it")
     print(f"one session of two threads, batch {2 * BATCH}       {one:8.1f} tokens/s; the stages make {of_one:.2f} of it")
     print(f"step of a group                          {pace * 1e3:8.1f} ms, {over:.2f} times what the slowest stage computes")
