@@ -8,7 +8,8 @@ With the option ``stages`` other than 1 the function is cut into stages, each on
 
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
 devices of different types, equal shares and a few in proportion to their speeds (``layouts.mesh.speeds``) as well, and sets of
-some of the devices (``layouts.mesh.candidates``). ``bound`` is then the least of all that was searched and of all these sets. A
+some of the devices (``layouts.mesh.candidates``). A mesh of a stated shape that needs fewer devices than there are is searched
+on the sets of these that do best by an estimate. ``bound`` is then the least of all that was searched and of all these sets. A
 training step on one mesh is searched twice or more, since sums of gradients may travel beside its last backward pass
 (``OVERLAPS`` of ``layouts.problem.build``): each problem gives a plan, whose seconds ``price`` counts, and a bound.
 
@@ -422,7 +423,7 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     if parts > 1:
-        how = "searched" if len(asked.mesh) else "searched in one row"
+        how = "searched" if asked.shape else "searched in one row"
         certificate["mesh"] += f"; {how}: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
     same_shape = [one.shares for one in tried if one.sizes == mesh.sizes]
     if any(same_shape):

@@ -6,6 +6,9 @@ of mesh before a plan uses it. Then all runs of the form at once: its own least 
 (``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in
 plans, the solution of the run's problem, with borders in the layouts that suit best.
 
+In training what a stage hides of its sums of gradients is bounded in two ways (``overlap``), neither of which is the nearer for
+all stages. Each has bounds of its own (``Bounding.other``), and of a run the greater one counts.
+
 All this is of one microbatch, without the hand-over that a device of a plan on several spends on each. A table of a block
 (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
 form.

@@ -350,6 +350,7 @@ def test_a_mesh_of_some_devices_has_the_best(training: bool, shape: str) -> None
         topology = hosts(*groups)
         found = on_meshes(shape, training=training).run(step(96, width=4096).extend([topology]), PassContext())
         plan = needed(found, Plan)
+        assert re.search("; searched: [0-9]+ other sets of devices", dict(plan.certificate)["mesh"])
         plans.append((plan.value, plan.bound, [topology.device(name).type for name in plan.stages[0].devices]))
         assert len({topology.device(name).host for name in plan.stages[0].devices}) == 1
     assert all(plan == plans[0] for plan in plans)
