@@ -17,8 +17,10 @@ import dnnc
 from dnnc.build.build import Build
 from dnnc.check.proof import prove, prove_build
 from dnnc.check.proof.verdict import NO_PROMPT
+from dnnc.check.tokens import check_tokens
 from dnnc.check.witness import verify_build
 from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from tests.passes.prepare.states.test_decoding import BATCH, CONTEXT, MODELS, whole
 
@@ -238,6 +240,25 @@ def test_a_state_without_one_dimension_of_the_batch_is_refused(tmp_path: Path) -
     with dnnc.load(tmp_path / "b").start() as running:  # a batch of 1: each begins anew
         answers = [list(running.generate([3, 1], max_tokens=4)) for _ in range(3)]
     assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.slow
+def test_inputs_of_unusual_names_have_the_roles_that_are_stated(tmp_path: Path) -> None:
+    summing(tmp_path / "m.onnx")
+    model = onnx.load(tmp_path / "m.onnx")
+    names = {"position_ids": "where", "input_ids": "what"}
+    for value in model.graph.input:
+        value.name = names.get(value.name, value.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    onnx.save(model, tmp_path / "m.onnx")
+    stated = {"states": ("h0=hN",), "context": 16, "stages": 1}
+    with pytest.raises(InvalidInput, match="what is neither token ids"):
+        compiled(str(tmp_path / "m.onnx"), tmp_path / "b", **stated, roles=("where=ids",))
+    compiled(str(tmp_path / "m.onnx"), tmp_path / "b", **stated, roles=("where=positions",))
+    report = check_tokens(Build.open(tmp_path / "b"), RunOptions())
+    assert report.passed
+    assert report.original
 
 
 def test_a_file_of_two_models_and_a_short_table_are_refused(tmp_path: Path) -> None:
