@@ -4,6 +4,7 @@ recurrent layers; and what onnxruntime computes of them unsplit, token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,23 @@ def greedy(model: onnx.ModelProto, prompt: Sequence[int], count: int) -> list[in
     return kept[len(prompt) :]
 
 
+def greedy_in_place(path: Path, prompt: Sequence[int], count: int, context: int) -> list[int]:
+    """The same of a model of the zoo with caches in place, for one sequence and one token a step."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    shapes = {port.name: port.shape for port in session.get_inputs()}
+    caches = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name.startswith("past")}
+    kept = list(prompt)
+    for place in range(len(prompt) + count - 1):
+        mask = (np.arange(context) <= place).astype(np.int64)[None]
+        values = {"input_ids": [[kept[place]]], "position_ids": [[place]], "attention_mask": mask}
+        given = {name: np.asarray(value, np.int64) for name, value in values.items() if name in shapes}
+        found = dict(zip((port.name for port in session.get_outputs()), session.run(None, given | caches), strict=True))
+        caches = {name: found[name.replace("past_key_values", "present")] for name in caches}
+        if place + 1 == len(kept):
+            kept.append(int(found["logits"][0, -1].argmax()))
+    return kept[len(prompt) :]
+
+
 def recurrent() -> onnx.ModelProto:
     """Layers ``h = tanh(x + U h0)``, each of which reads what the one before it keeps; ``x`` ``[batch, WIDTH]``."""
     graph = Graph()
@@ -124,4 +142,4 @@ def remembered(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-__all__ = ["CONTEXT", "HEADS", "VOCABULARY", "WIDTH", "decoder", "greedy", "recurrent", "remembered"]
+__all__ = ["CONTEXT", "HEADS", "VOCABULARY", "WIDTH", "decoder", "greedy", "greedy_in_place", "recurrent", "remembered"]

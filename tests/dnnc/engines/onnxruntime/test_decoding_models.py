@@ -10,6 +10,7 @@ import pytest
 
 import dnnc
 from dnnc.build.build import Build
+from dnnc.cli import main
 from ir.core.diagnostics import InvalidInput
 from tests.dnnc.check.test_check import break_stage
 from tests.dnnc.engines.onnxruntime.attention_models import (
@@ -19,6 +20,7 @@ from tests.dnnc.engines.onnxruntime.attention_models import (
     WIDTH,
     decoder,
     greedy,
+    greedy_in_place,
     recurrent,
     remembered,
 )
@@ -42,6 +44,22 @@ def test_caches_with_dimensions_in_any_order(
         answers = [session.generate(prompt, max_tokens=count) for prompt, count in zip(prompts, lengths.values(), strict=True)]
         for prompt, answer, count in zip(prompts, answers, lengths.values(), strict=True):
             assert list(answer) == greedy(model, prompt, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "mixtral-8x7b,kv_heads=2,weights=int4", "llama-7b,kv_heads=2,weights=int4"])
+def test_models_of_the_zoo(model: str, tmp_path: Path) -> None:
+    """More requests than places, prompts of one and several chunks, up to the longest context."""
+    spec = f"zoo:{model},layers=2,hidden=64,heads=4,vocab=211,ffn=128,cache=inplace,context={CONTEXT}"
+    assert main(["zoo", "export", f"{spec},batch=1,seq=1", "-o", str(tmp_path / "whole.onnx"), "-q"]) == 0
+    sizes = {"context": CONTEXT, "batch": 2, "groups": 2, "chunk": 5}
+    plan = dnnc.plan(spec, machines="preset:cpu-2", stages=2, report=False, **sizes)
+    counts = {1: 5, 3: 9, CONTEXT - 1: 1, 7: CONTEXT - 7, 12: 4, 2: 1}
+    prompts = [np.random.default_rng(length).integers(0, 211, length).tolist() for length in counts]
+    with plan.write(tmp_path / "build").start() as session:
+        answers = [session.generate(prompt, max_tokens=counts[len(prompt)]) for prompt in prompts]
+        for prompt, answer in zip(prompts, answers, strict=True):
+            assert list(answer) == greedy_in_place(tmp_path / "whole.onnx", prompt, counts[len(prompt)], CONTEXT)
 
 
 @pytest.mark.parametrize("keys", ["HBDT", "TBHD", "DBHT"])
