@@ -28,6 +28,8 @@ PROMPT = 512
 """Tokens of the prompt whose time to the first token is told, at most half of the context."""
 FULL = 0.9
 """Part of a device's memory from which on it is said to be full."""
+WORTH = 0.01
+"""Relative: what more groups have to gain to be worth a word."""
 HEAVY = 0.3
 """Part of a step from which on reading weights is said to take long."""
 
@@ -54,7 +56,7 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, pipeline: S
     told.append(f"caches: {_caches(plan, module, groups)}")
     turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
     enough = turns * math.ceil(latency / slowest * (1 - 1e-9) / turns)
-    if groups < enough and not plan.minimises.alone:
+    if groups < enough and every > slowest * (1 + WORTH) and not plan.minimises.alone:
         told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / slowest)} a second")
     if plan.minimises.decodes:
         told += _helps(plan, module, topology)

@@ -64,6 +64,10 @@ def test_unlike_replicas_serve_groups_in_proportion_to_speed(tmp_path: Path) -> 
     assert (stage.devices, sorted(stage.serves)) == (("fast0", "slow0"), [0, 0, 0, 0, 1, 1])
     assert stage.steps[1] == pytest.approx(2 * stage.steps[0], rel=1e-3)
     assert result.plan.value == pytest.approx(max(4 * stage.steps[0], 2 * stage.steps[1]) / 6 / 4)
+    told = dict(result.plan.certificate)["tokens"]
+    assert "6 groups of 4 in turn" in told
+    assert "to the first token of a prompt of 16, in chunks of 31" in told
+    assert "stages wait" not in told, "the replicas are busy all the time"
     data = json.loads((tmp_path / "b" / "plan.json").read_text())
     assert data["decoding"]["serving"] == {"0": list(stage.serves)}
     assert verify_build(tmp_path / "b").violations == []
