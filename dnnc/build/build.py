@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.collective import Collective
-from dnnc.build.decoding import Decoding, prompt_name
+from dnnc.build.decoding import PROMPT, Decoding, prompt_name
 from dnnc.build.faults import (
     BrokenStage,
     BuildForTraining,
@@ -171,7 +171,8 @@ class Build:
     device repeats for a stream. ``providers``: the execution providers that device types name. ``cores``: of devices with
     several. ``cpus``: the host of every CPU device of the topology, in its order, also of those without a stage. ``given``:
     whether the inputs of ``compile --inputs`` are in it; None where there were none. ``decoding``: the states, None where there
-    are none; they are among no ``inputs`` and ``outputs``."""
+    are none; they are among no ``inputs`` and ``outputs``. ``prompt``: the stages of the prompt program, where some are on
+    meshes, else none."""
 
     files: Snapshot
     plan: Plan
@@ -186,6 +187,7 @@ class Build:
     cpus: Mapping[str, str] = field(default_factory=dict)
     given: bool | None = None
     decoding: Decoding | None = None
+    prompt: tuple[StageProgram, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -247,6 +249,7 @@ class Build:
                 inputs=tuple(port for port in map(_port, module.entry.args) if port.name not in inside),
                 outputs=tuple(port for port in map(_port, module.entry.results) if port.name not in inside),
                 decoding=decoding,
+                prompt=_prompt(files, decoding, inside),
                 weights=weights,
                 source=source,
                 schedule=_schedule(module),
@@ -486,12 +489,28 @@ def _stage(
     )
 
 
+def _prompt(files: Snapshot, decoding: Decoding | None, inside: Collection[str]) -> tuple[StageProgram, ...]:
+    """The stages of the prompt program, where some are on meshes; those of others are the step's. Raises as ``outline``."""
+    if decoding is None or decoding.chunk == 1 or PROMPT not in files.contents:
+        return ()
+    stages = _stages(_outline(files.text(PROMPT), files.where(PROMPT)).module)
+    if not any(stage.members for stage in stages):
+        return ()
+
+    def named(member: MemberProgram) -> MemberProgram:
+        return replace(member, segments=tuple(replace(one, model=prompt_name(one.model)) for one in member.segments))
+
+    alone = [_without(stage, inside) for stage in stages]
+    return tuple(replace(stage, members=tuple(map(named, stage.members))) for stage in alone)
+
+
 def _missing_files(build: Build) -> list[Diagnostic]:
     """Stage models that the manifest does not list, and weights that a model refers to and it does not list."""
     problems: list[Diagnostic] = []
     names = dict.fromkeys(name for stage in build.stages for name in stage.models)
     if build.decoding is not None and build.decoding.chunk > 1:
         names |= dict.fromkeys(prompt_name(stage.model) for stage in build.stages if stage.model)
+        names |= dict.fromkeys(name for stage in build.prompt if stage.members for name in stage.models)
     for model in names:
         try:
             referred = locations(build.files.read(model)) if build.weights != "none" else ()

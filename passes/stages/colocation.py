@@ -16,6 +16,8 @@
 6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
 
 7. *States* of a decoder: all that read one, with the op that makes what it becomes.
+8. *Positions* of a decoder: an op that computes with these alone joins its first reader. Each stage that needs it has its own,
+   so a stage of such ops alone would have none.
 
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
@@ -34,6 +36,7 @@ from ir.core.types import BytesType, DType, TensorType
 from ir.ops.grads import DRAWS, written_resources
 from passes.costs.memory.liveness import resource_bytes
 from passes.graph.graph import reads
+from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 
 SPAN = 8
@@ -90,6 +93,9 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
         users = [*readers.get(name, ()), *([maker[f"%{state.result}"]] if f"%{state.result}" in maker else [])]
         for user in users:
             classes.join(users[0], user)
+    for i in positional(module):
+        earliest = min((r for value in func.ops[i].results for r in readers.get(value.name, ())), default=i)
+        classes.join(i, earliest)
     edges = _edges(maker, read)
     if classes.joined:
         merge_cycles(classes, edges)

@@ -30,6 +30,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.graph.positional import spread
+from passes.meshes.undecided import undecided
 from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
@@ -52,7 +53,7 @@ def keeps_states(options: CompileOptions) -> bool:
 
 
 def of_states(options: CompileOptions) -> CompileOptions:
-    """The options; with states, of stages on single devices. Raises UsageError for options that states exclude, and for sizes
+    """The options, unchanged. Raises UsageError for options that states exclude, and for sizes
     of a decoder without ``--context``."""
     if not keeps_states(options):
         sizes = {
@@ -274,13 +275,14 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
         return None
     plan = planned.first(Plan)
-    if plan is not None and any(stage.mesh for stage in plan.stages):
-        context.sink.warn(NoPromptProgram(chunk, "a stage is on a mesh"), where="--chunk")
-        return None
+    on_mesh = plan is not None and any(stage.mesh for stage in plan.stages)
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     try:
         module = read_at(options, chunk, pipeline, inside)
-        module = LocalizePass().run(expand(LowerPass().run(spread(cut_alike(planned, module)), inside)), inside)
+        if on_mesh and not {op.id for op in undecided(planned).entry.ops} <= {op.id for op in module.entry.ops}:
+            for name in ("unfuse", "cost"):  # as the search on meshes does
+                module = expand(PASSES[name]().run(module, inside))
+        module = LocalizePass().run(expand(LowerPass().run(_cut(planned, module, on_mesh, inside), inside)), inside)
     except InvalidInput as error:
         context.sink.warn(NoPromptProgram(chunk, error.diagnostics[0].message), where="--chunk")
         return None
@@ -291,6 +293,15 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
     return with_chunk(expand(module), chunk)
 
 
+def _cut(planned: Module, module: Module, on_mesh: bool, context: PassContext) -> Module:
+    """The module in the stages of the plan. Raises InvalidInput."""
+    if not on_mesh:
+        return spread(cut_alike(planned, module))
+    from passes.partition.replay.other_sizes import laid_alike
+
+    return laid_alike(planned, module, context)
+
+
 def with_chunk(module: Module, chunk: int) -> Module:
     """The module, which states the tokens of its prompt program."""
     entry = module.entry
@@ -298,14 +309,14 @@ def with_chunk(module: Module, chunk: int) -> Module:
     return module.replace(entry, replace(entry, attributes=attributes(facts)))
 
 
-def _crossing(module: Module) -> set[tuple[str, int, int]]:
-    """The values that cross between stages, each with both of them."""
-    return {
-        (op.operands[0], stage.index, int(op.get("peer")))
-        for stage in module.of_type(Stage)
-        for op in stage.ops
-        if op.name == "comm.send"
-    }
+def _crossing(module: Module) -> set[tuple[str, int, int, str]]:
+    """The values that cross between stages, each with both of them, and how it lies."""
+    found = set()
+    for stage in module.of_type(Stage):
+        layouts = {v.name: getattr(v.type, "layout", None) for op in stage.ops for v in op.results}
+        sent = (op for op in stage.ops if op.name == "comm.send")
+        found |= {(op.operands[0], stage.index, int(op.get("peer")), str(layouts.get(op.operands[0]))) for op in sent}
+    return found
 
 
 __all__ = [

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -187,16 +188,25 @@ class Worker:
     def stateful_member(self, stage: Mapping[str, Any]) -> Runnable:
         """The programs of a member of a mesh whose states stay in this process."""
         from dnnc.engines.onnxruntime.decoding.member import StatefulMember, specs_of
+        from dnnc.engines.onnxruntime.decoding.states import FEW_BITS
 
         told = stage["decoding"]
-        members = [self.member(program, ()) for program in (stage, *([told["prompt"]] if "prompt" in told else []))]
+        members = [self.member(stage, ())]
+        if "prompt" in told:
+            segments = told["prompt"]["segments"]
+            few = any(FEW_BITS in read_memory(self.config["programs"], *place[:2]) for _, place, _ in segments)
+            executor = OnnxRuntime(replace(self.settings, packed=few))
+            members.append(self.member(told["prompt"], (), executor))
         return StatefulMember(members, [specs_of(member, stage["group"]["member"]) for member in members], told)
 
-    def member(self, stage: Mapping[str, Any], outputs: tuple[ValueSpec, ...]) -> Member:
-        """The program of a member of a mesh. ``outputs``: what leaves the stage, in places of the member until it is copied."""
+    def member(self, stage: Mapping[str, Any], outputs: tuple[ValueSpec, ...], executor: Executor | None = None) -> Member:
+        """The program of a member of a mesh. ``outputs``: what leaves the stage, in places of the member until it is copied;
+        ``executor``: that of the process where there is none."""
         from dnnc.engines.onnxruntime.member import LoadedSegment, Member
 
-        segments = [LoadedSegment(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
+        segments = [
+            LoadedSegment(level, self.program(place, _specs(specs), executor)) for level, place, specs in stage["segments"]
+        ]
         require_used([segment.program for segment in segments], self.config["provider"]["provider"])
         return Member(segments, self.transport.group(stage["group"]), outputs, self.meet)
 
@@ -204,10 +214,10 @@ class Worker:
         """Notes that a member begins a collective, or a segment."""
         self.mark(MEETING if meeting else RUNNING, self.stage, self.microbatch)
 
-    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Loaded:
+    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...], executor: Executor | None = None) -> Loaded:
         """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
         offset, size, weights = place
-        return self.executor.load(read_memory(self.config["programs"], offset, size), outputs, weights)
+        return (executor or self.executor).load(read_memory(self.config["programs"], offset, size), outputs, weights)
 
 
 def _opened(ends: list[Any], opening: Callable[[Any], Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.folding import folding
 from passes.graph.graph import listing, reads
+from passes.graph.positional import positional
 from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.cross_mesh import Crossing, Party, alone, laid_bytes
 from passes.meshes.costs.price import price
@@ -139,6 +140,7 @@ class StageByStage:
         func = self.module.entry
         given = self.form(self.stated[0].mesh).given
         constants = constants_of(func, frozenset(given.kept.values()) - given.filled | given.states.keys())
+        constants |= positional(self.module)
         made = {value.name: op for op in self.homes for value in func.ops[op].results if len(self.homes[op]) > 1}
         problems = []
         for op, homes in self.homes.items():

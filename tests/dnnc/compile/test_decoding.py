@@ -358,10 +358,11 @@ def assert_right(build: Path) -> None:
 def test_members_of_a_mesh_keep_their_parts_of_caches(
     cache: str, devices: int, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Heads of one mesh of two members, and what is best on two stages of two."""
+    """Heads of one mesh of two members, and what is best on two stages of two; steps and prompts."""
     spec = LLAMA.replace("cache=inplace", f"cache={cache}")
-    sizes: dict[str, Any] = {"context": 32, "batch": 2, "groups": 2, "chunk": 1}
-    compiled(spec, tmp_path / "b", f"preset:cpu-{devices}", **sizes, mesh="2", **options)
+    sizes: dict[str, Any] = {"context": 32, "batch": 2, "groups": 2, "chunk": 4}
+    plan, sink = compiled(spec, tmp_path / "b", f"preset:cpu-{devices}", **sizes, mesh="2", **options)
+    assert plan["decoding"]["chunk"] == 4, sink.diagnostics
     states = [line for line in (tmp_path / "b" / "plan.ir").read_text().splitlines() if line.startswith("  state ")]
     assert len(states) == 4
     if "strategy" in options:
@@ -376,3 +377,22 @@ def test_a_recurrent_state_on_a_mesh(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"context": 16, "batch": 2, "groups": 2}
     compiled(str(tmp_path / "m.onnx"), tmp_path / "b", **sizes, states=("h0=hN",), mesh="2")
     assert_right(tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_a_mesh_beside_single_devices(tmp_path: Path) -> None:
+    """A plan that was edited: the first stage on one device, the second on a mesh that splits heads."""
+    sizes: dict[str, Any] = {"context": 32, "batch": 2, "groups": 2, "chunk": 4}
+    compiled(LLAMA, tmp_path / "b", "preset:cpu-4", **sizes, mesh="2", stages=2)
+    plan = json.loads((tmp_path / "b" / "plan.json").read_text())
+    first = plan["stages"][0]
+    del first["mesh"]
+    first["device"] = "cpu0"
+    first["ops"] = list(first["ops"])
+    for key in ("weights", "outputs"):
+        first.pop(key, None)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    again, sink = compiled(LLAMA, tmp_path / "c", "preset:cpu-4", **sizes, plan=tmp_path / "plan.json")
+    assert again["decoding"]["chunk"] == 4, sink.diagnostics
+    assert ["mesh" in stage for stage in again["stages"]] == [False, True]
+    assert_right(tmp_path / "c")

@@ -36,20 +36,23 @@ class StatefulMember(Stateful):
         return self.members[kind].turn
 
     def bound(self, binding: Binding, kind: int, group: int) -> Bound:
-        member, specs, held = self.members[kind], self.specs[kind], self.held(group)
+        member, specs, names = self.members[kind], self.specs[kind], self.told["values"][kind]
+        held = {names.get(name, name): place for name, place in self.held(group).items()}
+        arrived = {names.get(name, name): raw for name, raw in binding.feeds.items()}
+        wanted = {names.get(name, name): raw for name, raw in binding.targets.items() if name not in (TOKENS, LOGITS)}
+        becomes = {names.get(name, name) for state in self.told["states"] if (name := state["result"])}
         own = {**held, **({self.told["position"]: self._position} if CONTROL in binding.feeds else {})}
-        becomes = {state["result"] for state in self.told["states"] if state["result"]}
         feeds = {
-            name: _typed(spec, own[name] if name in own else place_of(name, spec, binding.feeds))
+            name: _typed(spec, own[name] if name in own else place_of(name, spec, arrived))
             for name, spec in specs.items()
-            if name in own.keys() - becomes or (name in binding.feeds and name not in own)
+            if name in own.keys() - becomes or (name in arrived and name not in own)
         }
-        wanted = [name for name in binding.targets if name not in (TOKENS, LOGITS)]
-        targets = {name: _typed(specs[name], place_of(name, specs[name], binding.targets)) for name in wanted}
+        targets = {name: _typed(specs[name], place_of(name, specs[name], wanted)) for name in wanted}
         targets |= {name: _typed(specs[name], held[name]) for name in becomes}
         steps = member.bind(feeds, targets)
         places = member.output_places(feeds, targets)
         copies = [(target.data, places[name].data) for name, target in targets.items() if _apart(target, places[name])]
+        logits = places.get(names.get(self.told["logits"], ""))
 
         def run() -> None:
             self._last = member
@@ -58,7 +61,7 @@ class StatefulMember(Stateful):
             finally:
                 member.turn = (member.turn + 1) % member.turns
 
-        return Bound(run, copies, places.get(self.told["logits"]))
+        return Bound(run, copies, logits)
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         """Runs once, where what arrives has no place that stays."""

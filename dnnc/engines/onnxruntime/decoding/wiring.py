@@ -90,7 +90,21 @@ def role_of(build: Build, stage: StageProgram, position: int) -> dict[str, Any]:
     parts = {part.name: part.box for part in (stage.members[position].states if stage.members else ())}
     told = {**decoding.to_json(), "served": served}
     told["states"] = [_state_of(state, decoding.batch, parts.get(state.result, ())) for state in decoding.of_stage(stage.index)]
-    return {**told, **({"prompt": prompt_name(stage.model)} if decoding.chunk > 1 and stage.model else {})}
+    if stage.members:
+        every = [stage, *([build.prompt[stage.index]] if build.prompt else [])]
+        return {**told, "values": [_values(one.members[position], stage.members[position]) for one in every]}
+    return {**told, **({"prompt": prompt_name(stage.model or "")} if decoding.chunk > 1 else {})}
+
+
+def _values(member: MemberProgram, step: MemberProgram) -> dict[str, str]:
+    """The name that a value which arrives, leaves or stays has in a program of a member, by its name at the ends of edges,
+    which are those of the step program, and by that of the tensor."""
+    names: dict[str, str] = {}
+    for parts, outer in ((member.receives, step.receives), (member.sends, step.sends)):
+        own = {part.name: part.value for part in parts}
+        names.update((part.value, own[part.name]) for part in outer)
+    names.update((part.name, part.value) for part in (*member.outputs, *member.states))
+    return names
 
 
 def _state_of(state: State, batch: int, box: Box) -> dict[str, Any]:

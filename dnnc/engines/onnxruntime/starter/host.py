@@ -23,7 +23,7 @@ from dnnc.build.collective import Collective
 from dnnc.engines.onnxruntime.engine import Launcher
 from dnnc.engines.onnxruntime.faults import NoPipe, NoSharedMemory
 from dnnc.engines.onnxruntime.starter.processes import DeviceProcess
-from dnnc.engines.onnxruntime.starter.roles import Role
+from dnnc.engines.onnxruntime.starter.roles import Role, programs_of
 from dnnc.engines.onnxruntime.transport.collectives import Places
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Descriptors, Edge, anonymous_memory, map_memory, write_memory
 from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY
@@ -131,12 +131,20 @@ class HostProcesses:
             "feeds": [self._filled(end, 1, passed) for end in stage["feeds"]],
             "sinks": [self._filled(end, 0, passed) for end in stage["sinks"]],
         }
+        told = stage.get("decoding", {})
         if "group" not in stage:
-            if "prompt" in (told := stage.get("decoding", {})):
+            if "prompt" in told:
                 config["decoding"] = {**told, "prompt": models.places[told["prompt"]]}
             return {**config, "model": models.places[stage["model"]]}
-        config["segments"] = [(level, models.places[name], outputs) for level, name, outputs in stage["segments"]]
-        return {**config, "group": self._member(stage["group"], passed)}
+        own, *prompt = (self._program(program, models, passed) for program in programs_of(stage))
+        if prompt:
+            config["decoding"] = {**told, "prompt": prompt[0]}
+        return {**config, **own}
+
+    def _program(self, program: Mapping[str, Any], models: _Models, passed: set[int]) -> dict[str, Any]:
+        """The segments of a member, and what it knows of its group; adds the descriptors that these name to ``passed``."""
+        segments = [(level, models.places[name], outputs) for level, name, outputs in program["segments"]]
+        return {"segments": segments, "group": self._member(program["group"], passed)}
 
     def _filled(self, end: Any, side: int, passed: set[int]) -> Any:
         """An end with its descriptors where it is in shared memory. ``side``: 0 of the sender, 1 of the receiver."""
@@ -238,8 +246,10 @@ class HostProcesses:
 def models_of(roles: Iterable[Role]) -> tuple[str, ...]:
     """Names of the stage models of these roles, each once."""
     stages = [stage for role in roles for stage in role["stages"]]
-    every = ([name for _, name, _ in stage["segments"]] if "group" in stage else [stage["model"]] for stage in stages)
-    prompts = [[stage["decoding"]["prompt"]] for stage in stages if "prompt" in stage.get("decoding", {})]
+    members = [program for stage in stages if "group" in stage for program in programs_of(stage)]
+    every = [[stage["model"]] for stage in stages if "group" not in stage]
+    every += [[name for _, name, _ in program["segments"]] for program in members]
+    prompts = [[stage["decoding"]["prompt"]] for stage in stages if "model" in stage and "prompt" in stage.get("decoding", {})]
     return tuple(dict.fromkeys(name for names in (*every, *prompts) for name in names))
 
 

@@ -25,6 +25,7 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from dnnc.build.build import Build, StageProgram
+from dnnc.build.members import MemberProgram
 from dnnc.engines.onnxruntime.decoding.wiring import role_of
 from dnnc.engines.onnxruntime.transport.edge_group import member_edge
 from dnnc.engines.onnxruntime.transport.edges import FEEDER
@@ -76,8 +77,15 @@ def roles(
     rows = {device: _lanes(build, actions) for device, actions in build.schedule.rows}
     wires = _wires(build, links, every, hosts or {})
     numbers = count(GROUP_LINKS)
-    groups = {stage.index: _groups(stage, hosts or {}, numbers) for stage in build.stages if stage.members}
-    stages = [(place.device, _stage(build, place, of_place, groups)) for place, of_place in zip(every, wires, strict=True)]
+    groups = {stage.index: _groups(stage, stage.index, hosts or {}, numbers) for stage in build.stages if stage.members}
+    prompts = {
+        stage.index: _groups(stage, len(build.stages) + stage.index, hosts or {}, numbers)
+        for stage in build.prompt
+        if stage.members and build.stages[stage.index].serves
+    }
+    stages = [
+        (place.device, _stage(build, place, of_place, groups, prompts)) for place, of_place in zip(every, wires, strict=True)
+    ]
     return [
         {
             "device": device,
@@ -135,21 +143,22 @@ def _note(build: Build, ends: dict[Any, list[Any]], other: Place, end: Any) -> N
     of_stage[:] = [end if replica == other.position else before for replica, before in zip(turns, of_stage, strict=True)]
 
 
-def _groups(stage: StageProgram, hosts: Mapping[str, str], numbers: Iterator[int]) -> list[dict[str, Any]]:
-    """What each member of a stage knows of its collectives. ``numbers``: of the links between members."""
+def _groups(stage: StageProgram, number: int, hosts: Mapping[str, str], numbers: Iterator[int]) -> list[dict[str, Any]]:
+    """What each member of a stage knows of its collectives. ``number``: of the group; ``numbers``: of the links between
+    members."""
     collectives = [collective.to_json() for collective in stage.collectives]
     of = [hosts.get(device, STARTER) for device in stage.devices]
-    common: dict[str, Any] = {"collectives": collectives, "stage": stage.index}
+    common: dict[str, Any] = {"collectives": collectives, "stage": number}
     if len(set(of)) == 1:
         offsets = places(stage.collectives, uses_of(stage)).to_json()
         return [{**common, "transport": MEMORY, "places": offsets, "member": member} for member in range(len(of))]
     groups = [{**common, "transport": EDGES, "member": member, "sends": [], "receives": []} for member in range(len(of))]
     for member, host in enumerate(of):
         for peer in peers_of(stage.collectives, member):
-            edge, number = member_edge(stage.index, stage.collectives, member, peer).to_json(), next(numbers)
-            ends: list[Any] = [[MEMORY, edge, number], [MEMORY, edge, number]]
+            edge, link = member_edge(stage.index, stage.collectives, member, peer).to_json(), next(numbers)
+            ends: list[Any] = [[MEMORY, edge, link], [MEMORY, edge, link]]
             if host != of[peer]:
-                ends = [[NETWORK, edge, (number, stage.devices[other])] for other in (peer, member)]
+                ends = [[NETWORK, edge, (link, stage.devices[other])] for other in (peer, member)]
             groups[member]["sends"].append((peer, ends[0]))
             groups[peer]["receives"].append((member, ends[1]))
     return groups
@@ -157,14 +166,28 @@ def _groups(stage: StageProgram, hosts: Mapping[str, str], numbers: Iterator[int
 
 def ends_of(stage: Mapping[str, Any]) -> Iterator[Any]:
     """Every end of a link in what a role says of a stage."""
-    group = stage.get("group", {})
     for ends in (*stage["receives"], *stage["sends"], stage["feeds"], stage["sinks"]):
         yield from (end for end in ends if end)
-    yield from (end for _, end in (*group.get("sends", ()), *group.get("receives", ())))
+    for program in programs_of(stage):
+        group = program.get("group", {})
+        yield from (end for _, end in (*group.get("sends", ()), *group.get("receives", ())))
 
 
-def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """What the role of a device says of one stage."""
+def programs_of(stage: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a role says of a stage, and of the prompt program of a member of a mesh: ``segments`` and ``group`` of each."""
+    yield stage
+    if "segments" in stage and "prompt" in (told := stage.get("decoding", {})):
+        yield told["prompt"]
+
+
+def _stage(
+    build: Build,
+    place: Place,
+    wires: _Wires,
+    groups: Mapping[int, list[dict[str, Any]]],
+    prompts: Mapping[int, list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """What the role of a device says of one stage. ``groups``, ``prompts``: of the members of stages, in both programs."""
     stage = build.stages[place.stage]
     common = {
         "stage": place.stage,
@@ -180,21 +203,29 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[
         specs = output_specs(build, place.stage)
         return {**common, **states, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
     program = stage.members[place.position]
+    if stage.index in prompts:
+        prompt = build.prompt[stage.index].members[place.position]
+        states["decoding"]["prompt"] = {"segments": _segments(prompt), "group": prompts[stage.index][place.position]}
     leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape, _ in end[1][2]}
     return {
         **common,
-        "segments": [
-            (
-                segment.level,
-                segment.model,
-                [(v.name, BY_NAME[v.dtype].number if v.dtype in BY_NAME else 0, v.shape) for v in segment.outputs],
-            )
-            for segment in program.segments
-        ],
+        "segments": _segments(program),
         "outputs": list(leaving.values()),
         "group": groups[place.stage][place.position],
         **states,
     }
 
 
-__all__ = ["STARTER", "Role", "roles"]
+def _segments(program: MemberProgram) -> list[Any]:
+    """Level, model and outputs of each segment of a member."""
+    return [
+        (
+            segment.level,
+            segment.model,
+            [(v.name, BY_NAME[v.dtype].number if v.dtype in BY_NAME else 0, v.shape) for v in segment.outputs],
+        )
+        for segment in program.segments
+    ]
+
+
+__all__ = ["STARTER", "Role", "programs_of", "roles"]

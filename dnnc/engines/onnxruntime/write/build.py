@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM
 from dnnc.build.decoding import PROMPT, prompt_name
@@ -57,6 +57,9 @@ from ir.system.digests import digest_weights
 from ir.system.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.system.signals import termination_raises
 from passes.graph.graph import reads
+
+if TYPE_CHECKING:
+    from dnnc.engines.onnxruntime.write.members import MeshPrograms
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 WEIGHTS = ("shared", "per-stage", "none")
@@ -241,16 +244,16 @@ def _write_models(
     for stage, func, stage_places in zip(stages, functions, places, strict=True):
         if func is not None:
             _save(with_places(inlined, stage_places), func, target / model_name(stage.index), program=True)
-    if prompt is not None:
-        _write_prompt(prompt, resources, places, files, target)
+    on_meshes = _write_prompt(prompt, resources, places, files, target) if prompt is not None else []
     if weights != "none":
         by_file = {place.file: stage_places for stage_places in reversed(places) for place in stage_places.values()}
         for file, places_in_file in sorted(by_file.items()):
             write_weights(target / "stages" / file, resources, places_in_file, files, progress)
     if any(stage.mesh for stage in stages):
-        from dnnc.engines.onnxruntime.write.members import write_members
+        from dnnc.engines.onnxruntime.write.members import MeshPrograms, write_members
 
-        write_members(inlined, cut, places, target, weights, progress, partial(_save, program=True))
+        every = [MeshPrograms(inlined, cut, places), *on_meshes]
+        write_members(every, target, weights, progress, partial(_save, program=True))
     first_places: dict[str, External] = {}
     for stage_places in reversed(places):  # a weight of several stages is read from the file of the first
         first_places.update(stage_places)
@@ -259,16 +262,23 @@ def _write_models(
 
 def _write_prompt(
     prompt: Module, step: Mapping[str, Resource], places: Sequence[Mapping[str, External]], files: WeightFiles, target: Path
-) -> None:
-    """Writes the models of the prompt program. ``step``: the resources of the step, which lie in the file of a stage at
-    ``places``; resources that the step does not have stand in the models."""
-    resources = prompt.resources
+) -> list[MeshPrograms]:
+    """Writes the models of the prompt program; returns what is to be written of its stages on meshes. ``step``: the resources
+    of the step, which lie in the file of a stage at ``places``; resources that the step does not have stand in the models."""
+    from dnnc.engines.onnxruntime.write.members import MeshPrograms
+
+    resources, on_meshes = prompt.resources, list[MeshPrograms]()
+    cut = {one.stage.index: one for one in cut_stages(prompt)}
     for stage, of_stage in zip(prompt.of_type(Stage), places, strict=True):
         used = _stored(resources, stage)
         same = {r.name for r in used if r.name in step and replace(r, facets=step[r.name].facets) == step[r.name]}
         shared = {name: place for name, place in of_stage.items() if name in same}
         own = _with_data(prompt, {resource.name for resource in used} - shared.keys(), files)
+        if stage.mesh:
+            on_meshes.append(MeshPrograms(own, [cut[stage.index]], [shared], prompt_name))
+            continue
         _save(with_places(own, shared), stage, target / prompt_name(model_name(stage.index)), program=True)
+    return on_meshes
 
 
 def _save(module: Module, func: Func | Stage, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dnnc.build.members import collective_faults, collectives_of, model_name
@@ -14,34 +14,40 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.module import External, Func, Mesh, Module
 
 
-def write_members(
-    module: Module,
-    cut: Sequence[StageSegments],
-    places: list[dict[str, External]],
-    target: Path,
-    weights: str,
-    progress: Progress,
-    save: Callable[[Module, Func, Path], None],
-) -> None:
-    """Writes the models of all stages on meshes to the build at ``target``.
+@dataclass(frozen=True, slots=True)
+class MeshPrograms:
+    """The programs of ``module``, of which some stages are on meshes. ``places[i]``: of the stage ``cut[i]``, the place of each
+    whole weight that is in a file; other resources have their data in the module. ``named``: the name of a model in the build,
+    from that of the step program."""
 
-    ``places[i]``: of the stage ``cut[i]``, the place of each whole weight that is in a file; other resources have their data in
-    the module. ``weights``: ``shared``, ``per-stage`` or ``none``. ``save``: writes a function as an ONNX model. Raises
-    InvalidInput for a value that members cannot exchange."""
+    module: Module
+    cut: Sequence[StageSegments]
+    places: Sequence[Mapping[str, External]]
+    named: Callable[[str], str] = str
+
+
+def write_members(
+    every: Sequence[MeshPrograms], target: Path, weights: str, progress: Progress, save: Callable[[Module, Func, Path], None]
+) -> None:
+    """Writes the models of all stages on meshes to the build at ``target``, over the same parts of weights.
+
+    ``weights``: ``shared``, ``per-stage`` or ``none``. ``save``: writes a function as an ONNX model. Raises InvalidInput for a
+    value that members cannot exchange."""
     files: dict[str, PartsFile] = {}
-    to_save: list[tuple[StageSegments, list[MemberWeights]]] = []
-    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
-    for stage, wholes in zip(cut, places, strict=True):
-        if stage.stage.mesh:
-            _require_exchangeable(stage, meshes[stage.stage.mesh])
-            to_save.append((stage, _weights_of_members(module, stage, wholes, target, weights, files)))
+    to_save: list[tuple[MeshPrograms, StageSegments, list[MemberWeights]]] = []
+    for programs in every:
+        module, meshes = programs.module, {mesh.name: mesh for mesh in programs.module.of_type(Mesh)}
+        for stage, wholes in zip(programs.cut, programs.places, strict=True):
+            if stage.stage.mesh:
+                _require_exchangeable(stage, meshes[stage.stage.mesh])
+                to_save.append((programs, stage, _weights_of_members(module, stage, wholes, target, weights, files)))
     for file in files.values():
         if weights != "none":
             file.write(target / "stages", progress)
-    for stage, of_members in to_save:
+    for programs, stage, of_members in to_save:
         for model in stage.models:
-            local = replace(module, symbols=of_members[model.member].located())
-            save(local, model.func, target / model_name(stage.stage.index, model.level, model.member))
+            local = replace(programs.module, symbols=of_members[model.member].located())
+            save(local, model.func, target / programs.named(model_name(stage.stage.index, model.level, model.member)))
 
 
 def _require_exchangeable(cut: StageSegments, mesh: Mesh) -> None:
@@ -78,4 +84,4 @@ def _weights_of_members(
     return of_members
 
 
-__all__ = ["write_members"]
+__all__ = ["MeshPrograms", "write_members"]

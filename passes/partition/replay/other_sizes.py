@@ -1,0 +1,73 @@
+"""The stages and the layouts of a plan on meshes, on the same model of other sizes.
+
+Each op of both models has the stage and the strategies that it has in the plan, each weight lies as it does there. An op that
+the planned module lacks runs whole on each member of the stage that ``passes.plan.other_sizes`` gives it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ir.core.facets import SEPARATOR, WHOLE, ShardRule, StageSet
+from ir.core.module import Mesh, Module, Plan
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from passes.costs.network import network
+from passes.framework.base import PassContext, needed
+from passes.graph.graph import reads
+from passes.graph.positional import spread
+from passes.meshes.decided import meshes_of
+from passes.meshes.mesh import AXIS_NAMES, DeviceMesh, mesh_over
+from passes.meshes.reshard_ops import keeps, without_reshards
+from passes.meshes.undecided import copied, undecided
+from passes.partition.replay.stage_by_stage import StageByStage, Stated
+from passes.plan.other_sizes import cut_alike
+from passes.plan.written import written
+
+
+def laid_alike(planned: Module, other: Module, context: PassContext) -> Module:
+    """``other`` with the stages of ``planned`` on its meshes, and a plan of its own; both expanded. Raises InvalidInput where
+    an op cannot be split as in the plan."""
+    topology, plan, decided = needed(planned, Topology), needed(planned, Plan), without_reshards(planned.entry)
+    of, meshes = copied(planned.entry), meshes_of(planned)
+    strategies: dict[int, dict[str, str]] = {index: {} for index in range(len(meshes))}
+    ops: dict[str, Op] = {}
+    for op in decided.func.ops:
+        original = of.get(op.id, op.id)
+        for index in (own := op.facet(StageSet, StageSet(())).stages):
+            strategies[index][original] = rule.rule if (rule := op.facet(ShardRule)) is not None else ""
+        if original in ops:
+            own = tuple(sorted({*ops[original].facet(StageSet, StageSet(())).stages, *own}))
+        ops[original] = (ops.get(original) or op).with_facets(StageSet(own))
+    alone = undecided(planned)
+    staged = tuple(ops[op.id] for op in alone.entry.ops)
+    merged = planned.replace(planned.entry, replace(alone.entry, ops=staged))
+    module = spread(cut_alike(merged, other))
+    types = {name: resource.type for name, resource in planned.resources.items()}
+    stated, func = [], module.entry
+    for index, mesh in enumerate(meshes):
+        axes, others = len(mesh.axes), () if mesh.axes else plan.stages[index].devices[1:]
+        own = tuple(i for i, op in enumerate(func.ops) if index in op.facet(StageSet, StageSet(())).stages)
+        read = {name for i in own for name in reads(func.ops[i])}
+        kept = {name[1:]: lies for name, lies in keeps(decided, types, index, mesh).items() if name in read}
+        known, whole = strategies[index], SEPARATOR.join([WHOLE] * axes)
+        texts = {func.ops[i].id: known.get(func.ops[i].id, whole) for i in own}
+        stated.append(Stated(own, _over(topology, mesh), texts, kept if axes else {}, {}, f"stage {index}", others))
+    module, uneven = undecided(module), _uneven(planned)
+    stages = StageByStage(module, topology, context, stated, training=False, uneven=uneven, memory=-1, microbatches=1)
+    empty = replace(plan, value=math.inf, port_value=math.inf, bound=0.0, stages=(), certificate=())
+    return written(module, stages.staged(), empty, memory=-1)
+
+
+def _over(topology: Topology, mesh: Mesh) -> DeviceMesh:
+    """The mesh of a stage, of one member where it is on no mesh."""
+    one = mesh if mesh.axes else Mesh("@alone", ((AXIS_NAMES[0], 1),), mesh.devices)
+    return mesh_over(topology, network(topology), one).limited(-1)
+
+
+def _uneven(module: Module) -> bool:
+    return any(key == "shard.uneven" and bool(attribute.value) for key, attribute in module.entry.attributes)
+
+
+__all__ = ["laid_alike"]
