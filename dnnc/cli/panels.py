@@ -40,7 +40,10 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             "How the model is split",
             ("--replicas", "--cut", "--pin", "--strategy", "--shares", "--uneven", "--split", "--pieces", "--comm"),
         ),
-        ("What stays from step to step", ("--context", "--batch", "--groups", "--chunk", "--prompt-tokens", "--state")),
+        (
+            "What stays from step to step",
+            ("--context", "--batch", "--groups", "--chunk", "--prompt-tokens", "--state", "--role"),
+        ),
         (
             "Training step (--objective training)",
             (
