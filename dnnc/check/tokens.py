@@ -43,6 +43,8 @@ from ir.system.scratch import scratch_folder
 
 ANSWER = 64
 """Tokens of each answer, unless the context ends it."""
+ANSWERS = 16
+"""Answers that are compared of a build that has more places, or two of each group where that is more."""
 CLOSE = 1e-4
 """The difference of logits that passes at least, as a share of their range: sums over a cache of full length have another
 order than those over the tokens alone, and their rounding goes on into the caches of all later layers."""
@@ -60,7 +62,7 @@ def check_tokens(
     """Compares the answers of the stages, here or on a ``cluster``, with the unsplit model: logits and tokens of each
     sequence. Raises InvalidInput for a build that generates no tokens, RuntimeFailure where a stage does not run."""
     start, decoding = time.perf_counter(), require_decoding(build)
-    prompts = _prompts(decoding, seed)
+    prompts = prompts_of(decoding, seed)
     given = _given(decoding, len(prompts), seed)
     progress("generate tokens", None)
     run = decoding_build(build, logits=True)
@@ -104,12 +106,14 @@ def check_tokens(
     )
 
 
-def _prompts(decoding: Decoding, seed: int) -> list[list[int]]:
-    """A prompt for each place: of one token, of more than a chunk, and of lengths between."""
+def prompts_of(decoding: Decoding, seed: int) -> list[list[int]]:
+    """Prompts for all places, or for two of each group where those are more than ``ANSWERS``: of one token, of more than a
+    chunk, and of lengths between."""
     generator = np.random.Generator(np.random.Philox(seed))
     longest = max(1, min(2 * decoding.chunk + 1, decoding.context // 2))
-    lengths = [1, longest, *generator.integers(1, longest + 1, decoding.batch * decoding.groups).tolist()]
-    return [generator.integers(0, decoding.vocabulary, n).tolist() for n in lengths[: max(2, decoding.batch * decoding.groups)]]
+    count = max(2, min(decoding.batch * decoding.groups, max(ANSWERS, 2 * decoding.groups)))
+    lengths = [1, longest, *generator.integers(1, longest + 1, count - 2).tolist()]
+    return [generator.integers(0, decoding.vocabulary, n).tolist() for n in lengths]
 
 
 def _given(decoding: Decoding, count: int, seed: int) -> list[dict[str, Array]]:
@@ -205,4 +209,4 @@ def _compared(
     raise InvalidInput(ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",)), where=str(build.folder))
 
 
-__all__ = ["ANSWER", "Answered", "Judge", "check_tokens"]
+__all__ = ["ANSWER", "Answered", "Judge", "check_tokens", "prompts_of"]

@@ -15,7 +15,7 @@ from dnnc.build.build import Build
 from dnnc.build.decoding import Decoding
 from dnnc.check.reference import references
 from dnnc.check.steps import Steps, steps_of
-from dnnc.check.tokens import Answered, Judge, check_tokens
+from dnnc.check.tokens import Answered, Judge, check_tokens, prompts_of
 from dnnc.cli import main
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from tests.dnnc.compile.test_decoding import compiled
@@ -83,6 +83,15 @@ def test_other_tokens_and_other_logits_are_noticed(gpt2: Path, tmp_path: Path) -
             found_all = judge.differences(made, mixed)
             assert found_all[sequence][0][1] == place
             assert [one[0][0] > judge.allowed for one in found_all] == [one is answer for one in answers]
+
+
+@pytest.mark.parametrize(("batch", "groups", "count"), [(1, 1, 2), (2, 4, 8), (256, 2, 16), (8, 10, 20)])
+def test_a_build_of_many_places_is_asked_few_prompts(gpt2: Path, batch: int, groups: int, count: int) -> None:
+    decoding = Build.open(gpt2).decoding
+    assert decoding is not None
+    prompts = prompts_of(replace(decoding, batch=batch, groups=groups, serving={}), 0)
+    assert len(prompts) == count
+    assert {1, min(2 * decoding.chunk + 1, CONTEXT // 2)} <= {len(prompt) for prompt in prompts}
 
 
 def test_a_check_names_its_model(gpt2: Path, capsys: pytest.CaptureFixture[str]) -> None:
