@@ -29,7 +29,7 @@ import numpy as np
 
 from dnnc.build.build import Build, StageProgram, ValueInfo
 from dnnc.build.decoding import State
-from dnnc.build.members import matches
+from dnnc.build.members import MemberProgram, Part, matches
 from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.check.dataflow import precisions, random_values
 from dnnc.check.faults import BuildWithoutWeights, StageDoesNotRun
@@ -144,6 +144,7 @@ def _with_states(build: Build) -> Build:
     stages = tuple(
         replace(
             stage,
+            members=tuple(_member_with_states(member, states, stage.index) for member in stage.members),
             inputs=(*stage.inputs, *_ports(state for state in states if state.stage == stage.index)),
             outputs=(*stage.outputs, *_ports((state for state in states if state.stage == stage.index), after=True)),
         )
@@ -151,6 +152,13 @@ def _with_states(build: Build) -> Build:
     )
     inputs, outputs = (*build.inputs, *_ports(states)), (*build.outputs, *_ports(states, after=True))
     return replace(build, inputs=inputs, outputs=outputs, stages=stages)
+
+
+def _member_with_states(member: MemberProgram, states: Iterable[State], stage: int) -> MemberProgram:
+    """The member, at which its part of each state of its stage arrives, and leaves as what the state becomes."""
+    boxes = {part.name: part.box for part in member.states}
+    arriving = (Part(state.name, state.name, boxes.get(state.result, ())) for state in states if state.stage == stage)
+    return replace(member, receives=(*member.receives, *arriving), outputs=(*member.outputs, *member.states))
 
 
 def _with_random_states(build: Build, samples: Sequence[Mapping[str, Any]], seed: int) -> list[dict[str, Any]]:
