@@ -355,8 +355,15 @@ class FunctionRaised(Fault, code="E0441"):
     """The function of --data, or the import of its module, raised an exception."""
 
     message = "it raised {reason}{moment}"
+    note = "{note_of_place}"
     reason: str
     when: str = ""
+    place: str = ""
+    """File and line of the person's code, empty where that is unknown."""
+
+    @property
+    def note_of_place(self) -> str:
+        return f"raised at {self.place}" if self.place else ""
 
     @property
     def moment(self) -> str:

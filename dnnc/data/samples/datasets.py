@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,6 +95,14 @@ def drawn_apart(value: Iterable[Any], *numbers: int) -> Iterator[Any]:
         if item is _END:
             return
         yield item
+
+
+@contextmanager
+def few_cores() -> Iterator[None]:
+    """Silences PyTorch where a loader has more workers than a rank has cores: they are bound to those of its device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
 
 
 @dataclass
@@ -237,9 +246,9 @@ class Dataset:
     def _asked(self, keys: Sequence[tuple[int, int]]) -> dict[str, Any]:
         try:
             if self.collate is not None:
-                samples = [Seeded(self.dataset, self.seed)[key] for key in keys]
+                samples = [self._sample(key) for key in keys]
                 return self._as_rows(self.collate(samples), len(keys))
-            each = [named_arrays(Seeded(self.dataset, self.seed)[key], self.inputs, self.source) for key in keys]
+            each = [self._fitting(named_arrays(self._sample(key), self.inputs, self.source), key) for key in keys]
             stacked = {
                 port.name: np.stack([one[port.name] for one in each]) if port.shape else each[0][port.name]
                 for port in self.inputs.ports
@@ -247,6 +256,21 @@ class Dataset:
             return self._as_rows(stacked, len(keys))
         except FAULTS as error:
             raise raised(error, self.source) from error
+
+    def _sample(self, key: tuple[int, int]) -> Any:
+        try:
+            return Seeded(self.dataset, self.seed)[key]
+        except FAULTS as error:
+            raise raised(error, self.source, f"when sample {key[0]} was read") from error
+
+    def _fitting(self, sample: dict[str, Any], key: tuple[int, int]) -> dict[str, Any]:
+        """The arrays of a sample. Raises InvalidInput for one of another shape than rows of its input."""
+        for port in self.inputs.ports:
+            rows, shape = tuple(port.shape or ())[1:], sample[port.name].shape
+            if port.shape and self.inputs.each(port) == 1 and shape != rows:
+                found = f"{sample[port.name].dtype}{list(shape)} in sample {key[0]}"
+                raise InvalidInput(YieldedWrongArray(port.name, found, f"{port.dtype}{list(rows)}"), where=self.source)
+        return sample
 
     def _as_rows(self, item: Any, count: int) -> dict[str, Any]:
         """The arrays of so many samples. Raises InvalidInput for what does not fit the model."""
@@ -316,16 +340,17 @@ def _workers(loader: Any, seed: int) -> Callable[[Iterator[list[tuple[int, int]]
     """Reads batches of samples in as many processes as a loader has, in order."""
 
     def read(keys: Iterator[list[tuple[int, int]]]) -> Iterator[Any]:
-        ahead = sys.modules["torch.utils.data"].DataLoader(
-            Seeded(loader.dataset, seed),
-            batch_sampler=keys,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            prefetch_factor=loader.prefetch_factor,
-        )
-        return iter(ahead)
+        with few_cores():
+            ahead = sys.modules["torch.utils.data"].DataLoader(
+                Seeded(loader.dataset, seed),
+                batch_sampler=keys,
+                num_workers=loader.num_workers,
+                collate_fn=loader.collate_fn,
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+                prefetch_factor=loader.prefetch_factor,
+            )
+            return iter(ahead)
 
     return read
 

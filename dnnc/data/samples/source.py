@@ -33,7 +33,7 @@ from dnnc.data.faults import (
 from dnnc.data.generate import Demand, input_demands, random_microbatch
 from dnnc.data.ranges import index_ranges
 from dnnc.data.samples.arrays import Inputs, Part, a_value
-from dnnc.data.samples.datasets import Dataset, drawn_apart, is_dataset, is_loader
+from dnnc.data.samples.datasets import Dataset, drawn_apart, few_cores, is_dataset, is_loader
 from dnnc.data.samples.given import MICROBATCHES, GivenMicrobatches
 from dnnc.data.samples.order import DROP, USE, Batches
 from dnnc.data.samples.shards import Samples
@@ -324,7 +324,8 @@ def _called(source: str, seed: int, flag: str) -> Any:
     if not callable(function):
         return function
     try:
-        given = function(seed)
+        with few_cores():
+            given = function(seed)
     except FAULTS as error:
         raise raised(error, source) from error
     if not (isinstance(given, Iterable) or is_dataset(given)) or isinstance(given, Mapping):

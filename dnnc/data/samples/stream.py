@@ -6,9 +6,13 @@ Each reader reads all of them: what is in a batch is only known when it is there
 
 from __future__ import annotations
 
+import re
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dnnc.data.faults import FunctionEnded, FunctionRaised, MicrobatchLacks, YieldedNoDict, YieldedWrongArray
@@ -19,6 +23,11 @@ from ir.core.diagnostics import InvalidInput
 FAULTS = (Exception, SystemExit)
 """Exceptions of a person's code that become errors. Uncaught, they would end one rank, for which the others would wait."""
 _END = object()
+_OF_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
+"""How a loader of PyTorch begins the message of what one of its workers raised."""
+_FRAME = re.compile(r'  File "(.+)", line (\d+)')
+_NOT_THEIRS = (*{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}, str(Path(__file__).parents[2]), "<")
+"""Where code lies that is not a person's: libraries, Python's own, dnnc's."""
 Arrays = dict[str, Any]
 
 
@@ -166,7 +175,15 @@ def raised(error: BaseException, where: str, when: str = "") -> InvalidInput:
     """The error of what a person's code raised."""
     if isinstance(error, InvalidInput):
         return error
-    return InvalidInput(FunctionRaised(f"{type(error).__name__}: {error}".rstrip(": "), when), where=where)
+    reason = f"{type(error).__name__}: {error}".rstrip(": ")
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    if _OF_WORKER.match(str(error)):  # the text of a worker's traceback, which names the exception last
+        lines = str(error).strip().splitlines()
+        reason = lines[-1]
+        frames = [(match[1], int(match[2])) for line in lines if (match := _FRAME.match(line))]
+    theirs = [(file, line) for file, line in frames if not any(file.startswith(folder) for folder in _NOT_THEIRS)]
+    place = f"{Path(theirs[-1][0]).name}:{theirs[-1][1]}" if theirs else ""
+    return InvalidInput(FunctionRaised(reason, when, place), where=where)
 
 
 __all__ = ["FAULTS", "Stream", "named_arrays", "raised"]

@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     files: TrainingFiles | None = None
     job: Job | None = options.job
     telling = Telling(job)
+    threading.excepthook = _of_thread
     if job is not None:
         job.end_with_starter()
     try:
@@ -107,6 +109,13 @@ def main(argv: list[str] | None = None) -> int:
         where = files.place(error.__traceback__) if files is not None else ""
         raised = RankRaised(f"{type(error).__name__}: {error}".rstrip(": ")).at(where)
         return _failed(telling, ExitCode.INTERNAL, [raised], lost=is_lost(error))
+
+
+def _of_thread(error: threading.ExceptHookArgs) -> None:
+    """What a thread raised, but for a lost connection: where a worker of a loader dies, threads of Python that serve it lose
+    theirs, and the rank itself tells of the worker."""
+    if not issubclass(error.exc_type, ConnectionError | EOFError):
+        threading.__excepthook__(error)
 
 
 def _files(options: argparse.Namespace) -> TrainingFiles:
