@@ -38,7 +38,7 @@ from ir.core.outcomes import TIGHT, outcome
 from passes.costs.memory.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
-from passes.partition.chain.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
+from passes.partition.chain.pipeline import STEP, Sequenced, StageRun, Table, Tables, alike, flush, least, shortest, slowest
 from passes.partition.chain.solved import SolvedStages, StageSolver
 from passes.partition.chain.submeshes import Block, Submeshes, of_shape
 from passes.partition.layouts.mesh.named import UnfitError
@@ -275,7 +275,7 @@ class StageSearch(Anytime[SolvedStages]):
         seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
-        full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
+        full: list[StageRun] = []  # that were too large, with all around them
 
         def table(block: Block, before: bool, behind: bool) -> Table:
             if built and bounding.forms[block.form].cutter is None:
@@ -288,9 +288,10 @@ class StageSearch(Anytime[SolvedStages]):
                 costs = bound.seconds + often / block.size
                 for place, cost in places.items():
                     costs[place] = max(costs[place], cost)
-                for large in (key for form, key in full if form == block.form):
-                    for start, end in bounding.runs_of[large]:
-                        costs[: start + 1, end:] = math.inf
+                for large in (run for run in full if run.block.form == block.form):
+                    for start, end in bounding.runs_of[bounding.units.key(large.first, large.behind)]:
+                        if start <= large.first or not self.flushes:  # later stages of a step hold fewer microbatches
+                            costs[: start + 1, end:] = math.inf
                 known = raised[key] = bound, Table.of(costs)
             return known[1]
 
@@ -316,7 +317,7 @@ class StageSearch(Anytime[SolvedStages]):
             made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.best is None else ends)
             learnt = False
             if isinstance(made, int):
-                full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
+                full.append(found.runs[made])
                 raised.clear()
                 continue
             number += 1
