@@ -108,7 +108,7 @@ def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
         total = sum(trained(given[one], wanted[one]) for one in range(step * MICROBATCHES, (step + 1) * MICROBATCHES))
         (total / MICROBATCHES).backward()
         optimizer.step()
-        assert losses[step] == pytest.approx(float(total) / MICROBATCHES, rel=1e-5)
+        assert losses[step] == pytest.approx(float(total.detach()) / MICROBATCHES, rel=1e-5)
     dnnc.into_torch(module, tmp_path / f"c/step{STEPS}")
     for key, value in trained.named_parameters():
         off = (module.get_parameter(key) - value).abs().max() / value.abs().max().clamp_min(1e-3)

@@ -20,7 +20,7 @@ pytest.importorskip("safetensors.torch", reason="the extra 'train' is not instal
 
 from dnnc.engines.torch.exchange import Network  # noqa: E402
 from dnnc.engines.torch.files import TrainingFiles, read_step  # noqa: E402
-from dnnc.engines.torch.trainer import Trainer, _Running  # noqa: E402
+from dnnc.engines.torch.trainer import Running, Trainer  # noqa: E402
 
 STAGES = ("--schedule", "pipedream", "--microbatches", "1", "--stages", "2")
 
@@ -66,7 +66,7 @@ def test_versions_are_of_weights_and_not_of_what_the_optimizer_keeps(build: Path
 
 def test_an_update_leaves_alone_what_steps_under_way_read() -> None:
     weight = torch.zeros(3)
-    weights, running = {"w": weight, "b": torch.zeros(1)}, _Running.__new__(_Running)
+    weights, running = {"w": weight, "b": torch.zeros(1)}, Running.__new__(Running)
     running.replaced, running.versions = ("w",), {4: {"w": weight}, 5: {"w": weight}}
     running.renew(weights, 4)
     assert weights["w"] is not weight  # step 5 reads it
