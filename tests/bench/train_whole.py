@@ -10,7 +10,8 @@ the upper quartile of the paces of its steps, of all turns, without the first th
 - two replicas over one device: at least 1.6;
 - two stages over what their bubble allows: at least 0.85. That is the step in which the simulator has the passes of both
   stages, whose seconds are measured where one rank runs both by turns;
-- the memory that the plan predicts of a rank over the peak of its process, above what it holds before the weights: within 10 %.
+- the memory that the plan predicts of a rank over the peak of its process's own memory, without pages of files, above what it
+  holds before the weights: within 10 %.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -90,7 +90,7 @@ class Torch:
         self.process = subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def paces(self, steps: int) -> tuple[list[float], float]:
-        """Samples a second of each step, and the bytes of the process at most, above those before the module."""
+        """Samples a second of each step, and the bytes of its own memory at most, above those before the module."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{steps}\n")
@@ -135,18 +135,23 @@ def train_with_torch(name: str, samples: Path, threads: int) -> None:
 
 
 def _resident() -> int:
-    """Bytes of this process, whose peak begins anew."""
+    """Bytes of this process's own memory, without pages of files, such as its libraries' code; the peak begins anew."""
     Path("/proc/self/clear_refs").write_text("5")
-    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
+    return _status("RssAnon")
 
 
 def _peak() -> int:
+    """The most bytes of the process's own memory: kernels read their pages of libraries once and keep them, some 25 MB."""
+    return _status("VmHWM") - _status("RssFile") - _status("RssShmem")
+
+
+def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 
 
 def train_as_rank(arguments: list[str]) -> None:
-    """A rank of ``dnnc train``, and the bytes that its process holds at most above those before it has weights."""
+    """A rank of ``dnnc train``, and the bytes of its own memory at most, above those before it has weights."""
     from dnnc.engines.torch import rank
 
     before, load = [0], rank.load_weights

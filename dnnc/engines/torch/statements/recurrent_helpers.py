@@ -168,9 +168,12 @@ def lstm_gradients(
         sequence, *parameters, first_h, first_c = leaves.values()
         made = torch.lstm(sequence, (first_h, first_c), parameters, bias is not None, 1, 0.0, True, False, False)
         of_states = in_time(grads[0][:, 0], backward[0]) if grads[0] is not None else None
-        pairs = [(one, grad) for one, grad in zip(made, (of_states, *grads[1:]), strict=True) if grad is not None]
-        outputs, given = ([pair[i] for pair in pairs] for i in (0, 1))
-        gradients = torch.autograd.grad(outputs, [leaves[name] for name in learned], given)
+        sums = []
+        for one, grad in zip(made, (of_states, *grads[1:]), strict=True):
+            if grad is not None:
+                one.register_hook(lambda _, grad=grad: grad)  # type: ignore[no-untyped-call]
+                sums.append(one.sum())
+        gradients = torch.autograd.grad(sums, [leaves[name] for name in learned])  # given gradients, it imports SymPy: 33 MB
     found = dict(zip(learned, gradients, strict=True))
     for name in gated.keys() & found.keys():
         found[name] = torch.cat([found[name].chunk(4)[i] for i in (0, 3, 1, 2)])

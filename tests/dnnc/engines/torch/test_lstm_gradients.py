@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -98,3 +100,22 @@ def test_gradients_are_those_of_autograd(direction: str, operands: str, trained:
     assert found.keys() == {f"{name[1:]}.grad" for name in names}
     for name, gradient in zip(names, expected, strict=True):
         torch.testing.assert_close(found[f"{name[1:]}.grad"], gradient, rtol=1e-4, atol=1e-5)
+
+
+UNUSED = """
+import sys
+import torch
+from dnnc.engines.torch.statements.recurrent_helpers import lstm_gradients
+x, w, r = torch.ones(5, 2, 4), torch.ones(1, 12, 4), torch.ones(1, 12, 3)
+with torch.no_grad():
+    grads, wanted = (torch.ones(5, 1, 2, 3), None, None), (True, True, True, False, False, False)
+    found = lstm_gradients(grads, x, w, r, None, None, None, (False,), wanted)
+assert found[0] is not None and bool(found[0].abs().sum() > 0)
+assert "sympy" not in sys.modules
+"""
+
+
+@pytest.mark.slow  # it starts a process of its own, which imports torch
+def test_gradients_import_no_symbolic_library() -> None:
+    """``torch.autograd.grad`` imports SymPy where it is given gradients: 33 MB of each rank."""
+    subprocess.run([sys.executable, "-c", UNUSED], check=True)
