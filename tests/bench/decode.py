@@ -1,4 +1,4 @@
-"""Decoding on this machine: ``python -m tests.bench.decode [--weights int4] [--tokens 48] [--context 1024] [--cache inplace]``.
+"""Decoding on this machine: ``python -m tests.bench.decode [--weights int4] [--tokens 48] [--prompt 16] [--context 1024]``.
 
 A llama of about 270 MB (f32; a fifth of that with int4 weights) in two stages, each on one core, with two groups of eight
 sequences, is asked for as many answers at once. Beside it, in the same run: two independent processes of onnxruntime, each
@@ -7,7 +7,8 @@ medians of rounds: tokens a second of answers, without prompts; seconds of a ste
 stage; the share of a core that the driving process takes. Then, as root, bytes on a cable between two hosts of one stage
 each, over those of the tensors of the cut and of two integers (position, token) for each sequence. The plan's own prediction
 stands beside what the stages make: ``preset:cpu-2`` describes another machine, ``--machines preset:local,devices=2``
-measures this one. Hosts are network namespaces (``tests.bench.hosts``).
+measures this one. It counts attention over the whole context, so the two are of one thing where prompts fill most of the
+context (``--prompt 944 --tokens 64``). Hosts are network namespaces (``tests.bench.hosts``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.bench.hosts import ADDRESSES, SPACES, crossed, entering, namespaces
 from tests.bench.machine import header
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCABULARY = 4, 1024, 16, 8, 2816, 8000
-BATCH, GROUPS, PROMPT = 8, 2, 16
+BATCH, GROUPS = 8, 2
 
 
 class Decoded(NamedTuple):
@@ -61,17 +62,20 @@ def main() -> None:
     parser.add_argument("--cache", default="inplace", choices=["inplace", "concat"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--prompt", type=int, default=16, help="tokens of each prompt")
     parser.add_argument("--machines", default="preset:cpu-2", help="of the two stages, whose speed the plan predicts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--whole", nargs=4, metavar=("MODEL", "CORES", "BATCH", "TOKENS"), help=argparse.SUPPRESS)
     parser.add_argument("--wire", metavar="BUILD", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.wire:
-        print(json.dumps(between_hosts(arguments.wire, arguments.tokens)))
+        print(json.dumps(between_hosts(arguments.wire, arguments.prompt, arguments.tokens)))
         return
     if arguments.whole:
         model, cores, batch, tokens = arguments.whole
-        print(json.dumps(whole(Path(model), [int(core) for core in cores.split(",")], int(batch), int(tokens))))
+        print(
+            json.dumps(whole(Path(model), [int(core) for core in cores.split(",")], int(batch), arguments.prompt, int(tokens)))
+        )
         return
     print(header(), flush=True)
     with tempfile.TemporaryDirectory() as name:
@@ -80,15 +84,16 @@ def main() -> None:
         stages = compiled(arguments, folder / "stages", BATCH, **asked)
         predicted = stages.plan.value
         alone = compiled(arguments, folder / "alone", 2 * BATCH, machines="preset:cpu-1", groups=1)
+        lengths = arguments.prompt, arguments.tokens
         rounds = [
             (
-                decoded(stages, arguments.tokens),
-                others(stages.folder / "annotated.onnx", ["0", "1"], BATCH, arguments.tokens),
-                others(alone.folder / "annotated.onnx", ["0,1"], 2 * BATCH, arguments.tokens),
+                decoded(stages, *lengths),
+                others(stages.folder / "annotated.onnx", ["0", "1"], BATCH, *lengths),
+                others(alone.folder / "annotated.onnx", ["0,1"], 2 * BATCH, *lengths),
             )
             for _ in range(arguments.rounds)
         ]
-        wire = None if os.geteuid() else on_the_wire(stages.folder, arguments.tokens)
+        wire = None if os.geteuid() else on_the_wire(stages.folder, *lengths)
         needed = sum(channel.nbytes or 0 for channel in Build.open(stages.folder).channels) / BATCH + 16
     rate, two, one = (median(figures) for figures in zip(*((ours.rate, two, one) for ours, two, one in rounds), strict=True))
     of_two, of_one = median(ours.rate / two for ours, two, _ in rounds), median(ours.rate / one for ours, _, one in rounds)
@@ -110,15 +115,15 @@ def compiled(arguments: argparse.Namespace, folder: Path, batch: int, **options:
     return plan.write(folder)
 
 
-def prompts() -> list[list[int]]:
-    found: list[list[int]] = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH * GROUPS, PROMPT)).tolist()
+def prompts(length: int) -> list[list[int]]:
+    found: list[list[int]] = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH * GROUPS, length)).tolist()
     return found
 
 
-def decoded(build: dnnc.Build, tokens: int) -> Decoded:
+def decoded(build: dnnc.Build, prompt: int, tokens: int) -> Decoded:
     """What is measured while every sequence generates, and none reads its prompt."""
     with build.start() as session:
-        answers = [session.generate(prompt, max_tokens=tokens) for prompt in prompts()]
+        answers = [session.generate(ids, max_tokens=tokens) for ids in prompts(prompt)]
         for answer in answers:
             next(answer)
         before, count = [processor_seconds(one) for one in session.processes], 0
@@ -138,15 +143,16 @@ def processor_seconds(process: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) * 1e-9
 
 
-def on_the_wire(build: Path, tokens: int) -> float:
+def on_the_wire(build: Path, prompt: int, tokens: int) -> float:
     """Bytes that cross the cable between two hosts for each token."""
     with namespaces(gigabit=False):
-        command = [sys.executable, "-m", "tests.bench.decode", "--wire", str(build), "--tokens", str(tokens)]
+        lengths = ["--prompt", str(prompt), "--tokens", str(tokens)]
+        command = [sys.executable, "-m", "tests.bench.decode", "--wire", str(build), *lengths]
         done = subprocess.run([*entering("a"), *command], stdout=subprocess.PIPE, check=True)
         return float(json.loads(done.stdout))
 
 
-def between_hosts(folder: str, tokens: int) -> float:
+def between_hosts(folder: str, prompt: int, tokens: int) -> float:
     """The same, on host a, which has the first stage and the driving process."""
     build = Build.open(folder)
     with tempfile.TemporaryDirectory() as cache:
@@ -154,7 +160,7 @@ def between_hosts(folder: str, tokens: int) -> float:
         agents = LocalAgents(before={host: entering(host) for host in SPACES})
         processes = FarProcesses(decoding_build(build), RunOptions(pin=False), hosts, agents)
         with Decoder(build, processes=processes) as decoder:
-            answers = [decoder.ask(Request(tuple(prompt), tokens)) for prompt in prompts()]
+            answers = [decoder.ask(Request(tuple(ids), tokens)) for ids in prompts(prompt)]
             for answer in answers:
                 next(answer)
             before = crossed()
@@ -162,11 +168,12 @@ def between_hosts(folder: str, tokens: int) -> float:
             return (crossed() - before) / count
 
 
-def others(model: Path, cores: list[str], batch: int, tokens: int) -> float:
+def others(model: Path, cores: list[str], batch: int, prompt: int, tokens: int) -> float:
     """Tokens a second of processes on these cores together, each with the whole model."""
+    command = [sys.executable, "-m", "tests.bench.decode", "--prompt", str(prompt), "--whole"]
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.decode", "--whole", str(model), own, str(batch), str(tokens)],
+            [*command, str(model), own, str(batch), str(tokens)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -175,7 +182,7 @@ def others(model: Path, cores: list[str], batch: int, tokens: int) -> float:
     return sum(float(json.loads(process.communicate()[0])) for process in started)
 
 
-def whole(model: Path, cores: list[int], batch: int, tokens: int) -> float:
+def whole(model: Path, cores: list[int], batch: int, prompt: int, tokens: int) -> float:
     """Tokens a second of one session of onnxruntime on ``cores``, with caches that it writes in place."""
 
     import onnxruntime
@@ -189,7 +196,7 @@ def whole(model: Path, cores: list[int], batch: int, tokens: int) -> float:
     held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shapes[name], np.float32)) for name in caches}
     logits, *results = [value.name for value in session.get_outputs()]
     token, times = np.zeros((batch, 1), np.int64), []
-    for place in range(PROMPT, PROMPT + tokens):
+    for place in range(prompt, prompt + tokens):
         began = time.perf_counter()
         binding = session.io_binding()
         binding.bind_cpu_input(ids, token)
