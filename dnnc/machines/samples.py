@@ -1,5 +1,5 @@
-"""What is run to measure a device: products of matrices by element type, ops of models of the zoo, quantised convolutions, a
-stream, a chain of ops.
+"""What is run to measure a device: products of matrices by element type, ops of models of the zoo, quantised convolutions,
+products by weights of 4 bits, a stream, a chain of ops.
 
 Each is a small ONNX model with the facts of its ops, as the pass ``cost`` derives them, so that what is measured and what is
 predicted are of one op.
@@ -33,6 +33,9 @@ SIDES = (512,)
 """Of the square matrices whose product is measured, by element type."""
 QUANTISED = ((64, 56), (256, 14))
 """Channels and side of the images of the quantised convolutions that are measured."""
+PACKED_ROWS, PACKED_SIDE = (8, 64), 1024
+"""Rows of the products by weights of 4 bits that are measured, as of a step and of a chunk of a prompt; the weight's rows and
+columns."""
 CHAIN = 200
 """Ops of the chain whose time per op is the overhead."""
 CACHED = 1 << 16
@@ -102,6 +105,17 @@ def quantised() -> Iterator[Workload]:
         values = f"1x{channels}x{side}x{side}xu8"
         conv = f"onnx.QLinearConv(%x, @a, @z, @w, @b, @n, @c, @z) {{pads = [1, 1, 1, 1]}} : tensor<{values}>"
         yield _workload(scales + zeros + weight, values, f"%y = {conv}")
+
+
+def packed() -> Iterator[Workload]:
+    """Products by weights of 4 bits in blocks of 32 with a scale each, by rows that are rounded to 8 bits."""
+    side, blocks = PACKED_SIDE, PACKED_SIDE // 32
+    for rows in PACKED_ROWS:
+        scales = f"resource @s : tensor<{side}x{blocks}xf32> = random(normal, seed = 2, scale = 0.1)\n"
+        weight = f"resource @w : tensor<{side}x{blocks}x16xu8> = random(uniform, seed = 1, scale = 128.0, mean = 127.5)\n"
+        sizes = f"K = {side}, N = {side}, bits = 4, block_size = 32, accuracy_level = 4"
+        op = f"%y = onnx.com.microsoft.MatMulNBits(%x, @w, @s) {{{sizes}}} : tensor<{rows}x{side}xf32>"
+        yield _workload(scales + weight, f"{rows}x{side}xf32", op)
 
 
 def streamed() -> Iterator[Workload]:
@@ -190,7 +204,7 @@ def _with_costs(module: Module) -> Module:
 
 
 def _parsed(text: str) -> Module:
-    return ir.parse_module(f"module @probe {{ir_version = 10, opset.onnx = 20}} {{\n{text}\n}}")
+    return ir.parse_module(f"module @probe {{ir_version = 10, opset.com.microsoft = 1, opset.onnx = 20}} {{\n{text}\n}}")
 
 
 def _model(module: Module, func: Func | None = None) -> bytes:
@@ -206,6 +220,7 @@ __all__ = [
     "Workload",
     "chain",
     "chained",
+    "packed",
     "products",
     "quantised",
     "scalars",

@@ -38,6 +38,9 @@ MEMORY = "memory"
 BITS = "-i8"
 """Behind the class of a product or convolution of 8-bit operands, or of what was dequantised from them: it runs at the rate of
 ``i8`` whatever it results in."""
+BLOCKS = "-blocks"
+"""Behind the class of a product by a weight of a few bits whose blocks have a scale each, by rows that are rounded to 8 bits.
+Its efficiency is of the rate of ``f32``, not of ``i8``: each block is scaled in floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def product_of(op: Op, cost: Cost) -> Product | None:
     is that of the op's first result. A matrix of weights is met by all rows at once; two activations are multiplied batch by
     batch."""
     type_ = op.results[0].type if op.results else None
-    kind = cost.kind.removesuffix(BITS)
+    kind = cost.kind.removesuffix(BITS).removesuffix(BLOCKS)
     if kind not in ("matmul", "conv") or not isinstance(type_, TensorType) or type_.shape is None:
         return None
     shape = [dim for dim in type_.shape if isinstance(dim, int)]
@@ -121,4 +124,4 @@ def hit(between: float, cache: float) -> float:
     return 1 / (1 + (between / cache) ** 16) if between < 1e6 * cache else 0.0
 
 
-__all__ = ["BITS", "MEMORY", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]
+__all__ = ["BITS", "BLOCKS", "MEMORY", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]

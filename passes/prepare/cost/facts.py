@@ -127,6 +127,12 @@ Formula: TypeAlias = Callable[[OpFacts], Work]
 counted by its bytes."""
 
 
+def rounds_rows(facts: OpFacts) -> bool:
+    """Whether a product by a packed weight (``MatMulNBits`` and kin) rounds its rows of f32 to 8 bits: ``accuracy_level`` 4."""
+    made = facts.type(-1)
+    return facts.op.get("accuracy_level", 0) == 4 and isinstance(made, TensorType) and made.dtype is DType.F32
+
+
 def split_gradients(facts: OpFacts, flops: dict[int, int]) -> tuple[int, int]:
     """Flops of the gradients of operands, by operand, as (of inputs, of weights); what has no gradient is dropped."""
     if not facts.has_gradient():

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ir.core.types import DType, TensorType
-from passes.costs.products import BITS
+from passes.costs.products import BITS, BLOCKS
 from passes.prepare.cost.contractions import (
     SOFTMAX,
     causal_conv,
@@ -23,7 +22,7 @@ from passes.prepare.cost.contractions import (
     scaled_attention,
 )
 from passes.prepare.cost.facts import TRANSCENDENTAL as T
-from passes.prepare.cost.facts import Formula, OpFacts, Work, split_gradients
+from passes.prepare.cost.facts import Formula, OpFacts, Work, rounds_rows, split_gradients
 from passes.prepare.cost.pointwise import (
     elementwise,
     generated,
@@ -42,9 +41,6 @@ from passes.prepare.cost.pointwise import (
 ACTIVATION = T + 2
 """Flops per element of the activation that is fused into a product: between Relu's 1 and a Gelu."""
 UNPACK, QUANTIZE, RESCALE = 2, 5, 2
-BLOCKWISE = 3
-"""A product in 8 bits whose blocks have a scale each takes so many times as long as one with a scale for all: 270 of 800
-Gflop/s at 8 rows and 2,048 by 2,048 weights on an AMD EPYC core, 270 at 16 rows."""
 
 
 def activated(formula: Formula, addend: int | None = None) -> Formula:
@@ -69,16 +65,16 @@ def fused_matmul(facts: OpFacts) -> Work:
 
 
 def packed(inner: str = "K") -> Formula:
-    """A [.., K] times a packed weight of N rows (MatMulNBits and kin): the product and 2 flops per weight to unpack. With
-    ``accuracy_level`` 4, rows of f32 are rounded to 8 bits and multiplied in 8 bits, block by block."""
+    """A [.., K] times a packed weight of N rows (MatMulNBits and kin): the product and 2 flops per weight to unpack. Where
+    rows are rounded to 8 bits (``rounds_rows``), weights are unpacked in registers, and the product is of a class of its own,
+    in 8 bits block by block."""
 
     def formula(facts: OpFacts) -> Work:
         k, n = int(facts.op.get(inner, facts.shape(0)[-1])), facts.shape(-1)[-1]
         flops = 2 * facts.size(-1) * k
         bias = facts.size(-1) if facts.op.name.endswith("MatMulNBits") and facts.present(5) else 0
-        type_ = facts.type(-1)
-        if facts.op.get("accuracy_level", 0) == 4 and isinstance(type_, TensorType) and type_.dtype is DType.F32:
-            return Work(f"matmul{BITS}", BLOCKWISE * flops + QUANTIZE * facts.size(0) + bias)
+        if rounds_rows(facts):
+            return Work(f"matmul{BLOCKS}", flops + QUANTIZE * facts.size(0) + bias)
         return Work("matmul", flops + UNPACK * k * n + bias, input_grad=flops if facts.has_gradient() else 0)
 
     return formula

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from ir.core.types import TensorType
 from ir.ops import operators
-from passes.prepare.cost.facts import OpFacts
+from passes.prepare.cost.facts import OpFacts, rounds_rows
 
 PER_ELEMENT: Mapping[str, float] = {
     # Functions of the C library, or polynomials longer than the flops say.
@@ -53,8 +53,8 @@ COLUMNS = 16
 """Products have kernels of so many columns: fewer take as long, but for one row, or one column that is no weight."""
 PRODUCT, PACKED = 400, 1
 """Steps to begin each product of a batch, and per element of a second factor that is no weight, which is packed first."""
-UNPACKED = 0.3
-"""Steps to unpack a weight of a few bits."""
+UNPACKED, UNPACKED_ONCE = 0.4, 0.1
+"""Steps to unpack a weight of a few bits, for many rows and for one, which multiplies it in a register."""
 UNFOLDED = 0.8
 """Steps per element of the matrix that a convolution unfolds its input into (im2col), or a transposed one folds (col2im)."""
 BLOCK = 16
@@ -293,7 +293,11 @@ def _einsum(facts: OpFacts) -> float:
 
 
 def _unpacked(facts: OpFacts) -> float:
-    return UNPACKED * int(facts.op.get("K", facts.shape(0)[-1])) * facts.shape(-1)[-1]
+    """Rows that are rounded to 8 bits meet weights as they are packed."""
+    if rounds_rows(facts):
+        return 0
+    rows = math.prod(facts.shape(0)[:-1])
+    return (UNPACKED if rows > 1 else UNPACKED_ONCE) * int(facts.op.get("K", facts.shape(0)[-1])) * facts.shape(-1)[-1]
 
 
 def _conv(facts: OpFacts) -> float:

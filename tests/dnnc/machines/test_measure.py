@@ -77,6 +77,7 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     table = f"types.{mine.name}"
     keys = ("rates", "scalar_rate", "memory_bandwidth", "overhead", "handover", "efficiency")
     assert all(notes[table, key].startswith("measured") for key in keys)
+    assert "matmul-blocks" in notes[table, "efficiency"].partition("; kept: ")[0]
 
 
 def test_a_quota_of_a_part_of_a_core_is_not_a_busy_machine() -> None:

@@ -13,7 +13,7 @@ from ir.core.ops import Op, Value
 from ir.core.topology import DeviceType
 from ir.core.types import DType, TensorType
 from passes.costs.op_time import gradient_seconds, least_seconds, op_seconds
-from passes.costs.products import Product, product_of, product_seconds
+from passes.costs.products import BLOCKS, Product, product_of, product_seconds
 
 CHIP = DeviceType(
     "chip",
@@ -82,6 +82,15 @@ def test_the_sizes_of_a_product_are_those_of_its_result(
         (expected[1], 32, expected[2]),
         (32, expected[2], expected[1]),
     ]
+
+
+def test_packed_weights_whose_rows_are_rounded_are_a_product_at_the_rate_of_floats() -> None:
+    op = matmul(8, 1, 768, k=32, weight=1)
+    cost = op.facet(Cost)
+    assert cost is not None
+    blocks = replace(cost, kind=f"{cost.kind}{BLOCKS}")
+    assert product_of(op, blocks) == product_of(op, cost)
+    assert op_seconds(op.with_facets(blocks), CHIP) == op_seconds(op, CHIP)
 
 
 def test_weights_come_from_memory_though_they_would_fit_the_cache() -> None:

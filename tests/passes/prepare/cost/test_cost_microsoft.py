@@ -53,8 +53,9 @@ def test_a_packed_weight_is_read_packed() -> None:
         *(MS + "MatMulNBits", operands, tensor(1, m, n)),
         **{"weights": (1, 2), "K": k, "N": n, "bits": 4, "block_size": block, "accuracy_level": 4},
     )
-    assert (rounded.kind, rounded.flops) == ("matmul-i8", 3 * 2 * m * k * n + 5 * m * k)
+    assert (rounded.kind, rounded.flops) == ("matmul-blocks", 2 * m * k * n + 5 * m * k)
     assert (rounded.read, rounded.write, rounded.weight) == (cost.read, cost.write, cost.weight)
+    assert cost.scalar > 0 == rounded.scalar, "rows that are rounded meet weights as they are packed"
 
 
 def test_grouped_queries_look_at_the_whole_cache() -> None:
