@@ -101,6 +101,8 @@ def _what(facts: Facts) -> Iterator[str]:
         yield "Several microbatches are in flight at once: each stage works on another one."
     elif plan.minimises.alone:
         yield "It is made for one sample that runs alone."
+    if tokens := dict(plan.certificate).get("tokens"):  # of a language model: what the command prints of them, a line for each
+        yield f"It makes {tokens.partition('; ')[0]}."
 
 
 def _forms(plan: Plan, meshes: Mapping[str, Mesh]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Module, Plan
+from ir.core.ops import Value
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
 from passes.costs.learning import learning_seconds
@@ -168,6 +169,12 @@ def _inner(layer: Layer) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(pairs))
 
 
+def outputs_of(module: Module) -> list[Value]:
+    """The results of the entry that leave the devices: what a state becomes stays."""
+    stay = {f"%{state.result}" for state in module.states.values()}
+    return [value for value in module.entry.results if value.name not in stay]
+
+
 @dataclass(slots=True)
 class _Places:
     """Where values are made: (run, layer in it, position), by stage and name, and by name alone."""
@@ -177,7 +184,7 @@ class _Places:
 
 
 def _edges(module: Module, runs: Sequence[Run]) -> Iterator[Edge]:
-    """The tensors between runs, each pair of ops once, then those from inputs and to results of the model. Marks the runs that
+    """The tensors between runs, each pair of ops once, then those from inputs and to outputs of the model. Marks the runs that
     loop."""
     made = _Places()
     types = {value.name: value.type for value in module.entry.args}
@@ -205,7 +212,7 @@ def _edges(module: Module, runs: Sequence[Run]) -> Iterator[Edge]:
                         add((source[0], source[2]), (number, place), name)
                     elif source is not None and source[1] != copy:
                         run.loops = True
-    for number, value in enumerate(module.entry.results):
+    for number, value in enumerate(outputs_of(module)):
         if (source := made.any.get(value.name)) is not None:
             add((source[0], source[2]), (-1, number), value.name)
     yield from known.values()
@@ -216,4 +223,4 @@ def stage_compute(blocks_: Blocks, stage: int) -> float:
     return math.fsum(layer.compute for run in blocks_.runs if run.stage == stage for layer in run.layers)
 
 
-__all__ = ["Blocks", "Edge", "Run", "blocks", "layers_of", "stage_compute"]
+__all__ = ["Blocks", "Edge", "Run", "blocks", "layers_of", "outputs_of", "stage_compute"]

@@ -20,7 +20,7 @@ from typing import Any
 from dnnc.build.trace import TraceEvent
 from dnnc.report.gantt import COLOURS, NAMES
 from dnnc.report.page.answers import Facts, answers
-from dnnc.report.page.blocks import Blocks, Edge, Run, blocks, formula_seconds
+from dnnc.report.page.blocks import Blocks, Edge, Run, blocks, formula_seconds, outputs_of
 from dnnc.report.page.loads import devices_json, links_json, media_seconds, transfers_json
 from dnnc.report.page.texts import exact, shown, span
 from dnnc.report.page.tracks import memory_json, timeline, tracks_json
@@ -74,7 +74,7 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mappin
             "table": _table(stages_table(plan, axes)),
             "stages": [_stage(stage, plan, axes.get(stage.index, ())) for stage in plan.stages],
             "inputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.args],
-            "outputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.results],
+            "outputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in outputs_of(module)],
             "runs": _runs(parts),
             "edges": [_edge(edge) for edge in parts.edges],
             "variants": _variants(parts, formula_seconds(module)),

@@ -25,7 +25,7 @@ NAMED = (
     {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "measured"}},
     {"ph": "M", "name": "thread_name", "pid": 2, "tid": 1, "args": {"name": "cpu0"}},
 )
-KINDS = ("stages", "mesh", "training", "replicas", "latency")
+KINDS = ("stages", "mesh", "training", "replicas", "latency", "tokens")
 
 
 def plan_of(module: Module) -> Plan:
@@ -49,6 +49,13 @@ def test_the_page_shows_the_numbers_of_the_plan(kind: str) -> None:
             stage.compute, stage.collectives, stage.receive, stage.send
         ]  # fmt: skip
     json.dumps(data, allow_nan=False)
+
+
+def test_caches_that_stay_are_no_outputs() -> None:
+    data = page_data(planned("tokens"))
+    assert [one["name"] for one in data["outputs"]] == ["logits"]
+    assert [edge[3] for edge in data["edges"] if edge[2] < 0] == [0]
+    assert "2 groups of 2" in sentences(data, "What is the plan?")
 
 
 @pytest.mark.parametrize("kind", ["stages", "mesh", "replicas", "latency"])
