@@ -359,7 +359,7 @@ function drawMemory(all = false) {
   const rows = data.memory;
   const trains = data.predicted && data.predicted.kinds.some((kind) => kind !== "F" && data.kinds[kind]?.backward);
   $("memory-text").textContent = rows.length
-    ? `Weights${trains ? ", their gradients and optimizer state" : ""} and buffers of messages stay all the time; activations come and go.`
+    ? `Weights${trains ? ", their gradients and optimizer state" : ""}, caches (counted as weights) and buffers of messages stay all the time; activations come and go.`
     : "The plan has no schedule, so its memory over time is not known.";
   show("memory-legend", ...(rows.length ? [legend("weights", { class: "area-weights" }), legend("buffers", { class: "area-buffers" }), legend("activations", { class: "area-activations" })] : []));
   const drawn = all ? rows : rows.slice(0, MOST_CHARTS);

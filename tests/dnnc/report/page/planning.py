@@ -18,7 +18,7 @@ MLP = "zoo:mlp,layers=4,hidden=32,batch=4"
 
 @cache
 def planned(kind: str) -> Module:
-    """The module of a plan: ``stages``, ``mesh``, ``training``, ``replicas``, ``latency``, ``tokens``; ``layers N`` (a mesh)."""
+    """The module of a plan: ``stages``, ``mesh``, ``training``, ``replicas``, ``latency``, ``tokens``; ``layers N``, a mesh."""
     name, _, layers = kind.partition(" ")
     options = {
         "stages": CompileOptions(MLP, "preset:cpu-2,cores=2", Path(), replicas=1, mesh="none", stages=2),
