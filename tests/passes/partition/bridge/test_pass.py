@@ -138,7 +138,6 @@ def test_pin_against_the_flow_says_so() -> None:
         ({"pins": ("v1",)}, "--pin v1", "expected NODE=DEVICE", "for example"),
         ({"pins": ("v1=d0", "%v1=d1")}, "--pin %v1=d1", "pinned to 'd0' as well", "keep one"),
         ({"comm": "fast"}, "partition", "comm is 'fast'", ""),
-        ({"objective": "speed"}, "partition", "objective is 'speed'", ""),
         ({"stages": -1}, "--stages", "stages is -1", ""),
     ],
 )
