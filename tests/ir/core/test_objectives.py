@@ -14,7 +14,9 @@ from ir.core.objectives import OBJECTIVES, PIPEDREAM, THROUGHPUT, TRAINING, Plan
 
 def test_an_objective_is_found_by_its_name() -> None:
     assert [objective_of(objective.name) for objective in OBJECTIVES] == list(OBJECTIVES)
-    with pytest.raises(UsageError, match="found 'speed', expected throughput, latency, training, tokens, token-latency or pipedream"):
+    with pytest.raises(
+        UsageError, match="found 'speed', expected throughput, latency, training, tokens, token-latency or pipedream"
+    ):
         objective_of("speed")
 
 
@@ -29,4 +31,7 @@ def test_a_plan_for_an_unknown_objective_is_refused() -> None:
     plan = Plan("@plan", THROUGHPUT.name, "sum", 1.0, 1.0, 1.0, "optimal", 1.0, ())
     assert not ir.verify(Module("@m", (plan,)), dialects={})
     (fault,) = ir.verify(Module("@m", (replace(plan, objective="speed"),)), dialects={})
-    assert "unknown objective 'speed'; expected one of throughput, latency, training, tokens, token-latency, pipedream" in fault.message
+    assert (
+        "unknown objective 'speed'; expected one of throughput, latency, training, tokens, token-latency, pipedream"
+        in fault.message
+    )
