@@ -55,6 +55,8 @@ PRODUCT, PACKED = 400, 1
 """Steps to begin each product of a batch, and per element of a second factor that is no weight, which is packed first."""
 UNPACKED, UNPACKED_ONCE = 0.4, 0.1
 """Steps to unpack a weight of a few bits, for many rows and for one, which multiplies it in a register."""
+GATED = 40
+"""Steps per element of the activation inside QMoE, a function of the C library."""
 UNFOLDED = 0.8
 """Steps per element of the matrix that a convolution unfolds its input into (im2col), or a transposed one folds (col2im)."""
 BLOCK = 16
@@ -300,6 +302,17 @@ def _unpacked(facts: OpFacts) -> float:
     return (UNPACKED if rows > 1 else UNPACKED_ONCE) * int(facts.op.get("K", facts.shape(0)[-1])) * facts.shape(-1)[-1]
 
 
+def _packed_experts(facts: OpFacts) -> float:
+    """QMoE(input [.., H], router, weights [experts, ..], .., weights [experts, H, packed ffn], ..): weights of the experts that
+    a token meets are unpacked, and each token passes ``k`` activations of ffn elements."""
+    stacked = [i for i in (2, 5, 8) if facts.present(i)]
+    count, in_byte = facts.shape(2)[0], 8 // int(facts.op.get("expert_weight_bits", 4))
+    passes = math.prod(facts.shape(0)[:-1]) * int(facts.op.get("k", 1))
+    met = min(count, passes)
+    weights = in_byte * met * sum(math.prod(facts.shape(i)[1:]) for i in stacked)
+    return (UNPACKED if passes > met else UNPACKED_ONCE) * weights + GATED * passes * in_byte * facts.shape(5)[-1]
+
+
 def _conv(facts: OpFacts) -> float:
     """Steps to unfold the input, where the convolution does not run in blocks of channels: of sound and volumes, in groups, and
     to few channels."""
@@ -365,6 +378,7 @@ _STEPS: Mapping[str, Steps] = {
     "Where": _where,
     "com.microsoft.FusedMatMul": _matmul,
     "com.microsoft.MatMulNBits": _unpacked,
+    "com.microsoft.QMoE": _packed_experts,
 }
 
 __all__ = ["scalar_steps"]

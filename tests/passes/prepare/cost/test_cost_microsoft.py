@@ -139,6 +139,23 @@ def test_only_the_experts_that_a_token_meets_are_read() -> None:
     assert cost.flops >= 2 * 2 * 2 * hidden * inner
 
 
+def test_packed_experts_are_unpacked_once_for_all_tokens_that_meet_them() -> None:
+    """Steps grow with the experts that are met, then only by the activations."""
+    experts, hidden, inner = 4, 32, 64
+    gate_up, down = tensor(experts, 2 * inner, hidden // 2, dtype=U8), tensor(experts, hidden, inner // 2, dtype=U8)
+
+    def steps(tokens: int) -> float:
+        operands = [tensor(tokens, hidden), tensor(tokens, experts), gate_up, tensor(experts, 2 * inner), None, down]
+        given = {"weights": (2, 5), "k": 2, "expert_weight_bits": 4}
+        return cost_of(MS + "QMoE", operands, tensor(tokens, hidden), **given).scalar
+
+    one, two, four, eight = map(steps, (1, 2, 4, 8))
+    token = (eight - four) / 4
+    assert token > 0
+    assert two == pytest.approx(2 * one, abs=2), "two experts more"
+    assert four - 4 * token == pytest.approx(8 * (one - token), abs=20), "twice as many experts, of several tokens each"
+
+
 def test_looked_up_rows_are_what_is_read() -> None:
     data, scales, ids = tensor(1000, 16, dtype=U8), tensor(1000, 2), tensor(3, dtype=DType.I64)
     cost = cost_of(MS + "GatherBlockQuantized", [data, ids, scales], tensor(3, 32), weights=(0, 2), bits=4, block_size=16)
