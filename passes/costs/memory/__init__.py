@@ -12,5 +12,6 @@ their forward and backward pass, gradients that wait to be added to those of oth
 weights, where the order of work keeps some (``stage``).
 
 - ``liveness``: bytes alive while each op runs; ``stage``: what passes of a training step make, save and free;
+- ``kernels``: bytes that kernels work in;
 - ``footprint``: the sum by kinds of bytes, and what a device lacks of it.
 """

@@ -2,10 +2,11 @@
 
 A pass holds what is alive while it runs (``liveness``): an argument of the model too, from its first reader to its last. Of a
 training step a value of F or I that a later phase of the same stage reads is *saved* for its microbatch: from the start of the
-pass that makes or receives it until the end of the last that reads it. Where the backward ops are not written out, that is what
-the facts of the forward ops say (``passes.costs.learning``), until the end of the backward pass, and gradients of what is alive
-are alive in its place. Where several microbatches add to one gradient, those of one microbatch are alive at the end of its
-backward pass, beside the sums (``waiting_bytes``).
+pass that makes or receives it until the end of the last that reads it. What an op makes that only changes a shape is the memory
+of its operand (``without_views``). Where the backward ops are not written out, that is what the facts of the forward ops say
+(``passes.costs.learning``), until the end of the backward pass, and gradients of what is alive are alive in its place. Where
+several microbatches add to one gradient, those of one microbatch are alive at the end of its backward pass, beside the sums
+(``waiting_bytes``).
 
 Of asynchronous rows a stage holds, beside the newest weights, older versions that a step under way works with
 (``ir/ops/rows.py``, rule 7).
@@ -14,7 +15,7 @@ Of asynchronous rows a stage holds, beside the newest weights, older versions th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -22,11 +23,13 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_p
 from ir.core.module import Func, Module
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, Partial, Placement, Replicate, TensorType, Type, type_bytes
+from ir.ops import operators
 from ir.ops.grads import ACCUMULATE
 from ir.ops.opdefs import RESHARD
 from ir.ops.rows import BACKWARD, COMPUTE
 from passes.costs.exchange import waiting_bytes
 from passes.costs.learning import Learning, learning, recomputes, saved_values, trained
+from passes.costs.memory.kernels import working_bytes
 from passes.costs.memory.liveness import live_bytes, resource_bytes
 from passes.graph.graph import Cut, reads
 from passes.graph.sizes import sized_results
@@ -113,7 +116,9 @@ def stage_bytes(module: Module, stages: Sequence[StageOps], microbatches: int) -
             found.append(replace(_by_facts(stage, learned, size, waiting, again=again), version=version))
         else:
             waiting = _by_sums(stage.ops, size) if adds else 0
-            found.append(replace(_by_ops(stage, size, waiting), version=version))
+            held = replace(stage, ops=without_views(stage.ops)) if microbatches else stage
+            late = {op.operands[0] for op in held.ops if op.name == ACCUMULATE and not adds and stage.members == 1}
+            found.append(replace(_by_ops(held, size, waiting, late), version=version))
     return tuple(found)
 
 
@@ -127,12 +132,29 @@ def parts_of(entry: Func, own: Sequence[Sequence[int]], cuts: Sequence[Cut]) -> 
     return [StageOps(entry.args, (*first, *(entry.ops[i] for i in at))) for first, at in zip(received, own, strict=True)]
 
 
-def _by_ops(stage: StageOps, size: Mapping[str, int], waiting: int) -> StageBytes:
-    """Of inference, or a step whose backward ops are written out; ``waiting``: bytes of gradients behind its last phase."""
+def without_views(ops: Sequence[Op]) -> list[Op]:
+    """The ops without those that only change a shape: their result is the memory of their operand, which ops read in its place.
+    They stay where PyTorch copies, which is behind a Transpose, and where the body of an op reads their result."""
+    inside = {name for op in ops if op.regions for name in reads(op)}
+    transposed = {value.name for op in ops if op.name == "onnx.Transpose" for value in op.results}
+    source: dict[str, str] = {}
+    found = []
+    for op in ops:
+        operands = tuple(source.get(name, name) for name in op.operands)
+        if operators.has(op, operators.SHAPE_ONLY) and operands[0] not in transposed and op.results[0].name not in inside:
+            source[op.results[0].name] = operands[0]
+        else:
+            found.append(replace(op, operands=operands))
+    return found
+
+
+def _by_ops(stage: StageOps, size: Mapping[str, int], waiting: int, late: Collection[str]) -> StageBytes:
+    """Of inference, or a step whose backward ops are written out; ``waiting``: bytes of gradients behind its last phase;
+    ``late``: gradients that a backward pass makes and weights count."""
     saved, names = _saved(stage.args, stage.ops, size)
     working = {phase: _alive(stage, (phase,), size, names) for phase in PHASES}
     working[WEIGHT_GRADIENT] += waiting
-    return StageBytes(0, saved, working, _alive(stage, BEHIND[BACKWARD], size, names) + waiting)
+    return StageBytes(0, saved, working, _alive(stage, BEHIND[BACKWARD], size, names, late) + waiting)
 
 
 def _by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int], waiting: int, *, again: bool) -> StageBytes:
@@ -168,9 +190,12 @@ def _saved(
     return dict(saved), {name: made[name] for name in names}
 
 
-def _alive(stage: StageOps, phases: Sequence[str], size: Mapping[str, int], saved: Mapping[str, str]) -> int:
-    """The most bytes of values alive at once in a pass of these phases, without those ``saved`` by other phases (or, of one
-    phase, for others), what lies in buffers, and the gradients that the update reads (``_by_sums``)."""
+def _alive(
+    stage: StageOps, phases: Sequence[str], size: Mapping[str, int], saved: Mapping[str, str], late: Collection[str] = ()
+) -> int:
+    """The most bytes alive at once in a pass of these phases, of values and of what kernels work in, without those ``saved`` by
+    other phases (or, of one phase, for others), what lies in buffers, and the gradients that the update reads (``_by_sums``).
+    ``late``: those of them that the pass itself makes; their bytes, which weights count, are free for others until then."""
     own = [op for op in stage.ops if phase_of(op.facets) in phases]
     if not own:
         return 0
@@ -182,7 +207,12 @@ def _alive(stage: StageOps, phases: Sequence[str], size: Mapping[str, int], save
         return Value(value.name, BytesType(0 if value.name in outside else size[value.name]))
 
     ops = tuple(replace(op, results=tuple(map(local, op.results)), facets=()) for op in own)
-    return max(live_bytes(Func("@phase", tuple(map(local, stage.args)), (), ops)), default=0)
+    live = live_bytes(Func("@phase", tuple(map(local, stage.args)), (), ops))
+    most, free = 0, sum(size[value.name] for op in own for value in op.results if value.name in late)
+    for alive, op in zip(live, own, strict=True):
+        free -= sum(size[value.name] for value in op.results if value.name in late)
+        most = max(most, alive + working_bytes(op, size) - free)
+    return most
 
 
 def _by_sums(ops: Sequence[Op], size: Mapping[str, int]) -> int:
@@ -237,4 +267,4 @@ def _saved_by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int])
     return total
 
 
-__all__ = ["BEHIND", "PHASES", "StageBytes", "StageOps", "parts_of", "stage_bytes"]
+__all__ = ["BEHIND", "PHASES", "StageBytes", "StageOps", "parts_of", "stage_bytes", "without_views"]

@@ -88,6 +88,32 @@ def test_a_step_by_hand() -> None:
     assert (held.constant, held.peak) == (100, 264)
 
 
+@pytest.mark.parametrize(("view", "more"), [("Flatten", 0), ("Neg", 32)])
+def test_what_only_changes_a_shape_is_the_memory_of_its_operand(view: str, more: int) -> None:
+    """I reads h and v, which is h under another shape: 32 bytes are saved for both, and 64 where v is another value."""
+    viewed = f"%h = onnx.Relu(%x) : tensor<8xf32> stage<0>\n    %v = onnx.{view}(%h) : tensor<1x8xf32> stage<0>"
+    text = STEP.replace("%h = onnx.Relu(%x) : tensor<8xf32> stage<0>", viewed).replace(
+        "onnx.Neg(%h) : tensor<8xf32> stage<0> p", "onnx.Mul(%h, %v) : tensor<1x8xf32> stage<0> p"
+    )
+    stage = stage_memory(parse_module(text.replace("onnx.Neg(%h)", "onnx.Abs(%v)")))[0]
+    assert dict(stage.saved) == {("F", "W"): 32, ("F", "I"): 32 + more, ("I", "W"): 32}
+    assert dict(stage.working) == {"F": 36, "I": 0, "W": 32}
+
+
+def test_what_a_transpose_makes_is_copied_under_another_shape() -> None:
+    text = STEP.replace("%y = onnx.Neg(%h)", "%t = onnx.Transpose(%h) : tensor<8xf32> stage<0>\n    %y = onnx.Flatten(%t)")
+    assert stage_memory(parse_module(text))[0].working["F"] == 64
+
+
+@pytest.mark.parametrize(("microbatches", "backward"), [(1, 128 - 32), (2, 128 + 32)])
+def test_the_only_gradient_of_a_step_is_held_once_it_is_made(microbatches: int, backward: int) -> None:
+    """Weights count its 32 bytes, which are free while 128 are alive before it; of two, one waits for the sum."""
+    first = "%h.grad = onnx.Neg(%h)"
+    text = STEP.replace(first, f"%big = onnx.Neg(%h) : tensor<32xf32> stage<0> phase<I>\n    {first}")
+    plan = text.replace("single = inf\n    microbatches = 2", f"single = inf\n    microbatches = {microbatches}")
+    assert stage_memory(parse_module(plan))[0].backward == backward
+
+
 TWO_READERS = """
 module @m {opset.onnx = 20} {
   resource @w : tensor<32x32xf32> = declared optimizer<name = adam, size = 8192>
