@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 
 from ir.core.diagnostics import UsageError
 from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
@@ -38,9 +39,11 @@ def auto(load: Workload, microbatches: int) -> Orders:
 
 
 def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
-    """Orders of work, the first one as deep as there is space for."""
+    """Orders of work, the first one as deep as there is space for. No stage in it is deeper than one before it: the latter
+    would wait for a gradient of the former, which would wait for another input first."""
     room = _room(load, microbatches)
     depths = [min(depth, most) for depth, most in zip(derived_depths(load, microbatches), room, strict=True)]
+    depths = list(accumulate(depths, min))
     yield split_turns(load, microbatches, depths, [0] * len(depths))
     for family in OTHERS if load.saved else ():
         try:

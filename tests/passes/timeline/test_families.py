@@ -142,6 +142,19 @@ def test_every_family_does_everything_once_and_ends(
     assert schedule.period >= microbatches * max(busy.values()) * (1 - 1e-9)
 
 
+@given(st.integers(1, 6), st.sampled_from(["sum", "overlap", "duplex"]), st.floats(0.0, 2.0), st.data())
+@settings(deadline=None, max_examples=50)
+def test_auto_ends_whatever_space_its_devices_have(microbatches: int, comm: str, delay: float, data: st.DataObject) -> None:
+    """A first stage with space for one microbatch, before others with space for more, among them; replicas too."""
+    replicas = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    count, each = len(replicas), st.floats(0.01, 1.0)
+    load = chain(*([data.draw(each) for _ in range(count)] for _ in range(3)), delay, comm)
+    devices = tuple(tuple(f"d{stage}.{one}" for one in range(on)) for stage, on in enumerate(replicas))
+    space = tuple((device, data.draw(st.integers(0, 60))) for on in devices for device in on)
+    load = replace(load, replicas=devices, saved=tuple(data.draw(st.integers(0, 20)) for _ in range(count)), space=space)
+    assert faults(step(load, microbatches, "auto"), load.flow) == []
+
+
 @pytest.mark.parametrize("family", ["1f1b", "zb-h1", "auto"])
 def test_stages_that_share_devices_hold_what_their_depths_say(family: str) -> None:
     """Pieces of an any-split: a device comes back to the chain later."""
