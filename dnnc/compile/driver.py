@@ -55,6 +55,7 @@ from passes.framework.registry import PLANNERS
 
 if TYPE_CHECKING:
     from dnnc.compile.decoding.choice import Choice
+    from dnnc.compile.decoding.prompt import Prompt
     from dnnc.compile.given import GivenInputs
     from dnnc.onnx.model import ImportedModel
     from passes.costs.profiled import Profile
@@ -132,7 +133,8 @@ class PlannedModel:
     """A model whose plan is made, and whose programs are not made yet.
 
     ``options``: with defaults that depend on the model, such as its loss; ``module``: the model after the passes that plan it;
-    ``pipeline``: all passes, of which the first ``done`` have run. Warnings go to ``context.sink``."""
+    ``pipeline``: all passes, of which the first ``done`` have run; ``prompt``: the prompt program of a decoder. Warnings go to
+    ``context.sink``."""
 
     options: CompileOptions
     topology: Topology
@@ -140,6 +142,7 @@ class PlannedModel:
     pipeline: tuple[Pass, ...]
     done: int
     context: PassContext
+    prompt: Prompt | None
     _loaded: _Loaded
     _manager: Callable[..., PassManager]
     _clock: _Clock
@@ -167,11 +170,12 @@ class PlannedModel:
 
             module = with_open_sizes(module, self.options, self.pipeline, self.context)
         prompt = None
-        if module.states and not self.options.plan_only:
-            from dnnc.compile.decoding import prompt_of, with_chunk
+        if self.prompt is not None and not self.options.plan_only:
+            from dnnc.compile.decoding import with_chunk
 
-            if (prompt := prompt_of(expand(module), self.options, self.pipeline, self.context)) is not None:
-                module = with_chunk(module, int(dict(prompt.entry.attributes)["decoding.chunk"].value))
+            prompt, module = self.prompt.module, with_chunk(module, self.prompt.chunk)
+            if (of_step := prompt.first(Plan)) is not None and not any(stage.mesh for stage in of_step.stages):
+                prompt = prompt.replace(of_step, self.plan)
         module = expand(self._manager(self.pipeline, start_after=self.done).run(module, self.context))
         with self._clock.step("write", without="load-test"):
             manifest = _written(self._loaded, module, prompt, out, self.pipeline, self.context, self._clock)
@@ -366,14 +370,17 @@ def _planned(
     told = noted(plan, profile=loaded.note, seconds=origins(context), meshes=meshes, plan=searched, update=update)
     certified = with_callers(with_restrictions(told, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
+    prompt = None
     if options.context is not None:
+        from dnnc.compile.decoding import prompt_of
         from dnnc.compile.decoding.choice import with_choice
         from dnnc.compile.decoding.told import with_tokens
 
-        certified = with_choice(with_tokens(certified, module, options, pipeline, context), choice)
+        prompt = prompt_of(module, options, pipeline, context)
+        certified = with_choice(with_tokens(certified, module, options, prompt, choice), choice)
     certified = with_witness(certified, module, topology, *proven(plan, pipeline, context))
     module = module.replace(plan, certified)
-    return PlannedModel(options, topology, module, pipeline, done, context, loaded, passes, clock)
+    return PlannedModel(options, topology, module, pipeline, done, context, prompt, loaded, passes, clock)
 
 
 def sets_of_devices(pipeline: Sequence[Pass], topology: Topology) -> str:

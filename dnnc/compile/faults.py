@@ -351,6 +351,29 @@ class NoPromptProgram(Fault, code="W1046"):
     reason: str
 
 
+class ChunkOverMemory(Fault, code="E1060"):
+    """The program that takes the stated number of tokens of a prompt at once needs more memory than a device has."""
+
+    message = "the prompt program of {chunk} tokens at once does not fit: {reason}"
+    hint = "a smaller --chunk needs less; without --chunk it is halved until it fits"
+    chunk: int
+    reason: str
+
+
+class SmallerChunk(Fault, code="W1061"):
+    """The program that takes tokens of a prompt takes fewer at once, since the devices have no memory for more."""
+
+    message = "prompts go {tokens} at a time: the program of {asked} tokens does not fit: {reason}"
+    hint = "a smaller --batch, fewer --groups or more memory would leave room for longer chunks, which answer sooner"
+    chunk: int
+    asked: int
+    reason: str
+
+    @property
+    def tokens(self) -> str:
+        return "one token" if self.chunk == 1 else f"{self.chunk} tokens"
+
+
 class RateFunctionMissing(Fault, code="E1033"):
     """The function that gives the learning rate's factors cannot be imported."""
 

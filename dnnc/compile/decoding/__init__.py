@@ -1,18 +1,18 @@
 """Builds that keep states.
 
-- ``steps``: the options of decoders, the step and the prompt program
+- ``steps``: the options of decoders, and the step
+- ``prompt``: the prompt program
 - ``choice``: batch and groups, where the objective chooses them
 - ``told``: what the certificate tells of tokens
 - ``cache_names``: names of caches in the ``genai_config.json`` beside a model
 """
 
+from dnnc.compile.decoding.prompt import prompt_of, with_chunk
 from dnnc.compile.decoding.steps import (
     keeps_states,
     of_states,
     of_tokens,
-    prompt_of,
     sized,
-    with_chunk,
     with_past_checked,
     with_states,
 )

@@ -15,27 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, NoPromptProgram, StatesAlone, WithoutContext
+from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, StatesAlone, WithoutContext
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.core.module import Func, Module, Plan, Stage
+from ir.core.module import Func, Module
 from ir.core.objectives import objective_of
 from ir.core.ops import Op
 from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
-from passes.graph.positional import spread
-from passes.meshes.undecided import undecided
-from passes.plan.other_sizes import cut_alike
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
-from passes.programs.localize import LocalizePass
-from passes.programs.lower import LowerPass
 
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
@@ -262,73 +257,14 @@ def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], contex
     return module
 
 
-def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Module | None:
-    """The stages of the prompt program, in a module of its own, for the planned module of a step; None where there is none.
-    Warns where the model cannot be written at ``--chunk`` tokens."""
-    facts = dict(planned.entry.attributes)
-    if options.context is None or "decoding.context" not in facts:
-        return None
-    if (chunk := chunk_of(options)) <= 1:
-        return None
-    if recurrent := [state.result for state in planned.states.values() if state.axis is None and state.result]:
-        reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
-        context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
-        return None
-    plan = planned.first(Plan)
-    on_mesh = plan is not None and any(stage.mesh for stage in plan.stages)
-    inside = replace(context, sink=DiagnosticSink(), statistics={})
-    try:
-        module = read_at(options, chunk, pipeline, inside)
-        if on_mesh and not {op.id for op in undecided(planned).entry.ops} <= {op.id for op in module.entry.ops}:
-            for name in ("unfuse", "cost"):  # as the search on meshes does
-                module = expand(PASSES[name]().run(module, inside))
-        module = LocalizePass().run(expand(LowerPass().run(_cut(planned, module, on_mesh, inside), inside)), inside)
-    except InvalidInput as error:
-        context.sink.warn(NoPromptProgram(chunk, error.diagnostics[0].message), where="--chunk")
-        return None
-    if other := _crossing(expand(LowerPass().run(planned, inside))) ^ _crossing(expand(module)):
-        reason = f"other values cross between its stages, such as {sorted(other)[0][0]}"
-        context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
-        return None
-    return with_chunk(expand(module), chunk)
-
-
-def _cut(planned: Module, module: Module, on_mesh: bool, context: PassContext) -> Module:
-    """The module in the stages of the plan. Raises InvalidInput."""
-    if not on_mesh:
-        return spread(cut_alike(planned, module))
-    from passes.partition.replay.other_sizes import laid_alike
-
-    return laid_alike(planned, module, context)
-
-
-def with_chunk(module: Module, chunk: int) -> Module:
-    """The module, which states the tokens of its prompt program."""
-    entry = module.entry
-    facts: Mapping[str, object] = {**dict(entry.attributes), "decoding.chunk": chunk}
-    return module.replace(entry, replace(entry, attributes=attributes(facts)))
-
-
-def _crossing(module: Module) -> set[tuple[str, int, int, str]]:
-    """The values that cross between stages, each with both of them, and how it lies."""
-    found = set()
-    for stage in module.of_type(Stage):
-        layouts = {v.name: getattr(v.type, "layout", None) for op in stage.ops for v in op.results}
-        sent = (op for op in stage.ops if op.name == "comm.send")
-        found |= {(op.operands[0], stage.index, int(op.get("peer")), str(layouts.get(op.operands[0]))) for op in sent}
-    return found
-
-
 __all__ = [
     "CHUNK",
     "chunk_of",
     "keeps_states",
     "of_states",
     "of_tokens",
-    "prompt_of",
     "read_at",
     "sized",
-    "with_chunk",
     "with_past_checked",
     "with_states",
 ]

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
-from dnnc.compile.decoding.steps import chunk_of, read_at
+from dnnc.compile.decoding.choice import Choice
+from dnnc.compile.decoding.prompt import Prompt
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.notes import noted
-from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.core.facets import Cost, StageSet
 from ir.core.module import Mesh, Module, Plan, PlanStage, Schedule
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, percent_text, seconds_text
 from passes.costs.op_time import bandwidth_of
-from passes.framework.base import Pass, PassContext, needed
-from passes.framework.registry import PASSES
-from passes.graph.positional import spread
+from passes.framework.base import needed
 from passes.graph.serving import IDS, batch_of, groups_of, most_groups
 from passes.meshes.costs.cross_mesh import part_bytes, parties
-from passes.partition.place import PlacePass
-from passes.plan.other_sizes import cut_alike
 from passes.stages.load import load, step_period
 
 PROMPT = 512
@@ -34,7 +28,7 @@ HEAVY = 0.3
 """Part of a step from which on reading weights is said to take long."""
 
 
-def with_tokens(plan: Plan, module: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Plan:
+def with_tokens(plan: Plan, module: Module, options: CompileOptions, prompt: Prompt | None, choice: Choice | None) -> Plan:
     """The plan of a step, whose certificate tells tokens a second of all sequences together, seconds from one token of a
     sequence to its next, and of an objective of tokens to its first; bytes of caches on each device; what would help.
 
@@ -52,7 +46,7 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, pipeline: S
         f"{seconds_text(groups * every)} from a token to the next of its sequence"
     ]
     if plan.minimises.decodes:
-        told += _first_token(plan, module, options, pipeline, context, latency)
+        told.append(_first_token(plan, options, prompt, latency))
     told.append(f"caches: {_caches(plan, module, groups)}")
     turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
     enough = turns * math.ceil(latency / slowest * (1 - 1e-9) / turns)
@@ -63,26 +57,16 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, pipeline: S
     return noted(plan, tokens="; ".join(told))
 
 
-def _first_token(
-    plan: Plan, module: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext, latency: float
-) -> list[str]:
+def _first_token(plan: Plan, options: CompileOptions, prompt: Prompt | None, latency: float) -> str:
     """Seconds from a prompt to the first token of its answer, where no other sequence is in its way: of its chunks, one after
-    the other through the stages."""
-    context_length, chunk = options.context or 2, chunk_of(options)
-    length = min(options.prompt_tokens or min(PROMPT, context_length // 2), context_length - 1)
-    inside = replace(context, sink=DiagnosticSink(), statistics={})
-    recurrent = any(state.axis is None for state in module.states.values())
-    seconds = length * latency
-    if chunk > 1 and not recurrent:
-        try:
-            prompt = spread(cut_alike(module, read_at(options, chunk, pipeline, inside)))
-            prompt = PASSES["cost"]().run(prompt, inside)  # each op has the facts of a step
-            prompt = prompt.replace(needed(prompt, Plan), replace(plan, bound=0.0))
-            stages = needed(PlacePass().run(prompt, inside), Plan).stages
-        except (InvalidInput, Infeasible):
-            return []
-        seconds = math.ceil(length / chunk) * math.fsum(load(plan.comm, s.working, s.receive, s.send) for s in stages)
-    return [f"{seconds_text(seconds)} to the first token of a prompt of {length}, in chunks of {chunk}"]
+    the other through the stages; of its tokens where there is no prompt program."""
+    context = options.context or 2
+    length = min(options.prompt_tokens or min(PROMPT, context // 2), context - 1)
+    if prompt is None:
+        return f"{seconds_text(length * latency)} to the first token of a prompt of {length}, token by token"
+    chunk = math.fsum(load(plan.comm, stage.working, stage.receive, stage.send) for stage in prompt.stages)
+    seconds = math.ceil(length / prompt.chunk) * chunk
+    return f"{seconds_text(seconds)} to the first token of a prompt of {length}, in chunks of {prompt.chunk}"
 
 
 def _caches(plan: Plan, module: Module, groups: int) -> str:
