@@ -332,6 +332,25 @@ class ProfileOfOneBatch(Fault, code="E1052"):
     message = "the seconds of a profile are those of one batch: state --batch and --groups"
 
 
+class SizeFixed(Fault, code="E1053"):
+    """A size of a decoder is asked for, and its file or --dim fixes another."""
+
+    message = "{by} fixes the {what} to {size}, and {asked} is asked for"
+    hint = "ask for {size}, or export the model with this size open"
+    by: str
+    what: str
+    size: int
+    asked: int
+
+
+class LengthFixed(Fault, code="W1054"):
+    """The file of a decoder fixes the length of its past: numbers computed from the length cannot be told from weights."""
+
+    message = "the file fixes the length of {name}: if it holds numbers computed from this length, the tokens will be wrong"
+    hint = "export the model with this length open"
+    name: str
+
+
 class GenaiConfigInvalid(Fault, code="E1047"):
     """The genai_config.json beside a model has a part of another kind than onnxruntime-genai reads."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.decoding.steps import read_at, with_states
+from dnnc.compile.decoding.steps import fixed_batch, read_at, with_states
 from dnnc.compile.faults import ProfileOfOneBatch
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.notes import noted
@@ -55,20 +55,20 @@ def chosen(options: CompileOptions, topology: Topology, sink: DiagnosticSink) ->
     if options.profile:
         raise UsageError(ProfileOfOneBatch(), where="--profile")
     pipeline = with_states(with_programs(build_pipeline(replace(options, batch=1, groups=1))), replace(options, groups=1))
-    sizes = SIZES if options.batch == AUTO else (int(options.batch or 1),)
     groups = (1, MOST_GROUPS) if options.groups == AUTO else (int(options.groups or 1), int(options.groups or 1))
     step = _Step(options, pipeline, topology)
+    sizes = step.tried(SIZES) if options.batch == AUTO else (int(options.batch or 1),)
     best = step.searched(sizes, groups, sink)
-    allowed = _allowed(sizes, groups)
+    allowed = f"{groups[0]} to {groups[1]} groups" if groups[0] < groups[1] else f"{groups[0]} groups"
+    allowed = f"{allowed} and {_batches(sizes)}"
     if best is None:
         return replace(options, batch=sizes[0], groups=groups[0]), None
     place = sizes.index(best.batch)
-    between = tuple(
-        size for size in range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)]) if size not in sizes
-    )
+    near_best = range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)])
+    between = step.tried([size for size in near_best if size not in sizes])
     if between and (near := step.searched(between, groups, sink)) is not None:
         best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
-        allowed = f"{allowed}, and {between[0]} to {between[-1]}"
+        allowed = f"{allowed}, and {_batches(between)}"
     return replace(options, batch=best.batch, groups=best.groups), Choice(best.batch, best.groups, best.bound, allowed)
 
 
@@ -85,7 +85,16 @@ class _Step:
 
     def __init__(self, options: CompileOptions, pipeline: Sequence[Pass], topology: Topology) -> None:
         self.options, self.pipeline, self.topology = options, pipeline, topology
-        self.linear = Batches(*((batch, self.read(batch)) for batch in READ))
+        self.fixed = fixed_batch(options)
+        """The batch that the file fixes."""
+        self.linear = Batches(*((batch, self.read(batch)) for batch in READ)) if self.fixed is None else None
+        self.alike = self.linear is not None and self.linear.alike
+
+    def tried(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those of the batches that are planned: every fourth where each is read by itself."""
+        if self.fixed is not None:
+            return (self.fixed,) if sizes else ()
+        return tuple(sizes if self.alike else sizes[::4])
 
     def read(self, batch: int) -> Module:
         """The module of the step, with costs."""
@@ -95,17 +104,16 @@ class _Step:
 
     def searched(self, sizes: Sequence[int], groups: tuple[int, int], sink: DiagnosticSink) -> DecodingPlan | None:
         """The best plan of these batches, with its bound; None where nothing fits."""
-        alike = self.linear.alike
-        modules = {size: self.linear.at(size) if alike else self.read(size) for size in (sizes if alike else sizes[::4])}
+        linear = self.linear if self.alike else None
+        modules = {size: linear.at(size) if linear is not None else self.read(size) for size in sizes}
         net, asked = network(self.topology), self.options
         found = asked_of(modules, self.topology, net, groups, stages=asked.stages or 0, replicas=asked.replicas or 0)
         return DecodingSearch(found.decoding, GAP, SECONDS).run()
 
 
-def _allowed(sizes: Sequence[int], groups: tuple[int, int]) -> str:
-    """Batches and groups in words."""
-    batches = f"{len(sizes)} batches from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"a batch of {sizes[0]}"
-    return f"{groups[0]} to {groups[1]} groups and {batches}" if groups[0] < groups[1] else f"{groups[0]} groups and {batches}"
+def _batches(sizes: Sequence[int]) -> str:
+    """Batches in words."""
+    return f"{len(sizes)} batches from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"a batch of {sizes[0]}"
 
 
 __all__ = ["Choice", "chosen", "with_choice"]

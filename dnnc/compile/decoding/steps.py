@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, StatesAlone, WithoutContext
+from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, LengthFixed, SizeFixed, StatesAlone, WithoutContext
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
@@ -29,7 +29,7 @@ from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
-from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, caches, named, roles_of
+from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, cache_axis, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
 
 CHUNK = 64
@@ -85,7 +85,7 @@ def of_tokens(options: CompileOptions) -> CompileOptions:
     if objective_of(options.objective).alone:
         if options.groups not in (None, 1) or options.batch == AUTO:
             raise UsageError(GroupsOfOneUser(), where="--groups" if options.groups not in (None, 1) else "--batch")
-        return replace(options, batch=options.batch or 1, groups=1)
+        return replace(options, groups=1)
     return replace(options, batch=options.batch or AUTO, groups=options.groups or AUTO)
 
 
@@ -120,6 +120,45 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     return replace(options, dims={**bound, **options.dims})
 
 
+def fixed_batch(options: CompileOptions) -> int | None:
+    """The batch that the file of a decoder, or ``--dim``, fixes; None where it is open."""
+    if options.model.startswith(ZOO):
+        return None
+    sink = DiagnosticSink()
+    func = load_model(options.model, options.largest, sink, allow_missing_weights=True, limits=options.limits).module.entry
+    batch = next(iter(_shape(_ids(func, options))), None)
+    return batch if isinstance(batch, int) else None
+
+
+def require_sizes(module: Module, options: CompileOptions, step: int = 1) -> None:
+    """Raises InvalidInput where the file fixes another batch than ``--batch``, caches of another length than ``--context``, or
+    another number of tokens than ``step``; UsageError where ``--dim`` does."""
+    func = module.entry
+    ids = _shape(_ids(func, options))
+    if options.context is None or len(ids) != 2:
+        return
+    results = {value.name[1:]: _shape(value.type) for value in func.results}
+    makers = {value.name[1:]: op for op in func.ops for value in op.results}
+    axes = {pair: cache_axis(pair, makers.get(pair.result)) for pair in _pairs(func, options)}
+    lengths = [results[pair.result][axis] for pair, axis in axes.items() if axis is not None]
+    sizes = [("tokens of a step", ids[1], step, "--context")]
+    sizes += [("batch", ids[0], options.batch, "--batch")] if options.batch else []
+    sizes += [("positions of its caches", length, options.context, "--context") for length in lengths]
+    for what, size, asked, flag in sizes:
+        if isinstance(size, int) and size != asked:
+            needed = sized(replace(options, dims={}), step).dims
+            dims = [name for name, given in options.dims.items() if needed.get(name, given) != given]
+            if dims and step == 1:
+                raise UsageError(SizeFixed(f"--dim {dims[0]}", what, size, asked), where=flag)
+            raise InvalidInput(SizeFixed("the file", what, size, asked), where=flag)
+
+
+def _ids(func: Func, options: CompileOptions) -> Type:
+    """The type of the token ids; unknown where no input has them."""
+    roles = roles_of(func, {pair.source for pair in _pairs(func, options)}, options.roles)
+    return next((arg.type for arg in func.args if roles.get(arg.name[1:]) is Role.IDS), UNKNOWN)
+
+
 def _pairs(func: Func, options: CompileOptions) -> tuple[Pair, ...]:
     """The states of a model: those that ``--state`` names, and caches that are recognised."""
     stated = named(func, options.states)
@@ -130,13 +169,18 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
     """The module of a step, which states the constants of relative positions (``RELATIVE``). Raises InvalidInput where the
     model computes a number from the length of its past, which is another in place. It is read with one more position, too: no
     constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges those with slots, and
-    constant positions of a model without an input of positions.)"""
+    constant positions of a model without an input of positions.) Warns where the file fixes the length of the past."""
+    require_sizes(module, options)
     growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
     if options.context is None or options.model.startswith(ZOO) or not growing:
         return module
     at = sized(replace(options, context=options.context + 1))
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     longer = load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module
+    types = {arg.name: arg.type for arg in longer.entry.args}
+    if fixed := [arg.name[1:] for arg in module.entry.args if arg.name[1:] in growing and types[arg.name] == arg.type]:
+        context.sink.warn(LengthFixed(fixed[0]), where=fixed[0])
+        return module
     looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
     simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
     relative: list[str] = []
@@ -251,6 +295,8 @@ def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], contex
     """The model at ``step`` tokens of each sequence, with costs, expanded. Raises as ``sized`` and the passes."""
     at = sized(options, step)
     imported = load_model(at.model, at.largest, context.sink, allow_missing_weights=True, limits=options.limits)
+    if step > 1:
+        require_sizes(imported.module, options, step)
     module = expand(with_past_checked(imported.module, options, context) if step == 1 else imported.module)
     for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
         module = expand(one.run(module, context))
@@ -260,6 +306,7 @@ def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], contex
 __all__ = [
     "CHUNK",
     "chunk_of",
+    "fixed_batch",
     "keeps_states",
     "of_states",
     "of_tokens",

@@ -69,7 +69,7 @@ class StatesPass(Pass):
         if not pairs:
             raise InvalidInput(NoStates(tuple(arg.name[1:] for arg in func.args)), where=module.name)
         makers = {value.name: op for op in func.ops for value in op.results}
-        axes = {pair: _axis(pair, makers.get(f"%{pair.result}")) for pair in pairs}
+        axes = {pair: cache_axis(pair, makers.get(f"%{pair.result}")) for pair in pairs}
         growing = [pair for pair in pairs if pair.grows is not None]
         if growing:
             module = raised(module, IN_PLACE, context.dialects)
@@ -84,7 +84,7 @@ class StatesPass(Pass):
         return module
 
 
-def _axis(pair: Pair, maker: Op | None) -> int | None:
+def cache_axis(pair: Pair, maker: Op | None) -> int | None:
     """The axis along which a step writes ``pair`` in place; None where the whole state is new. Raises InvalidInput for a cache
     that grows otherwise than by ``Concat`` behind what it was, or in an ``Attention``."""
     if pair.grows is not None:
@@ -139,6 +139,7 @@ __all__ = [
     "Role",
     "StatesPass",
     "array_of",
+    "cache_axis",
     "caches",
     "named",
     "recurrent",
