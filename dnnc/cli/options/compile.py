@@ -112,16 +112,16 @@ Batch = Annotated[
     str | None,
     typer.Option(
         metavar="B|auto",
-        help="With --context: sequences of a group; auto: as many as are best for --objective tokens, whose default it is "
-        "(default: 1).",
+        help="With --context: sequences of a group; auto, with --objective tokens: as many as are best (default: auto with "
+        "--objective tokens, else 1).",
     ),
 ]
 Groups = Annotated[
     str | None,
     typer.Option(
         metavar="G|auto",
-        help="With states: groups in flight, each with its own states; auto: as many as are best for --objective tokens, whose "
-        "default it is (default: 1).",
+        help="With states: groups in flight, each with its own states; auto, with --objective tokens: as many as are best "
+        "(default: auto with --objective tokens, else 1).",
     ),
 ]
 PromptTokens = Annotated[

@@ -48,8 +48,8 @@ def keeps_states(options: CompileOptions) -> bool:
 
 
 def of_states(options: CompileOptions) -> CompileOptions:
-    """The options, unchanged. Raises UsageError for options that states exclude, and for sizes
-    of a decoder without ``--context``."""
+    """Returns ``options`` as they are. Raises UsageError for options that states exclude, and for sizes of a decoder without
+    ``--context``."""
     if not keeps_states(options):
         sizes = {
             "--role": options.roles or None,

@@ -63,7 +63,7 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
     tokens = 1 if alone else batch
     value, bound = found.value / tokens, batch / tokens / found.bound
     certificate = {
-        "bound": "stages shared by whole groups: no box of the search has more tokens",
+        "bound": "stages shared by whole groups: no choice of batch, groups and stages that was left out has more tokens",
         "search": f"{len(asked.units)} units, cut where few values cross, on {len(asked.kinds)} kinds of devices",
     }
     if alone:

@@ -142,6 +142,8 @@ def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
         ({"objective": "token-latency", "groups": 2}, "plans one group"),
         ({"profile": (Path("p.json"),)}, "those of one batch"),
         ({"comm": "overlap"}, "--comm overlap"),
+        ({"mesh": "2"}, "--objective tokens plans no meshes"),
+        ({"mesh": "auto", "objective": "token-latency"}, "--objective token-latency plans no meshes"),
     ):
         with pytest.raises(UsageError, match=words):
             planned(two, **more)
