@@ -103,6 +103,7 @@ class StageSearch(Anytime[SolvedStages]):
         self.found: Sequenced | None = None
         self.solver = StageSolver(bounding, bounding.topology, bounding.net)
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
+        self.lacked = False  # whether a stage of a plan was too large
 
     def run(self, stages: int) -> StagesPlan | None:
         """The plan; None where nothing fits, or where none was found that is better than the incumbent: none is below
@@ -170,6 +171,25 @@ class StageSearch(Anytime[SolvedStages]):
                     self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
             if self.best is None or self.near(gap, start + seconds):
                 break
+        if self.flushes and not stages and self.lacked and not self.near(gap, start + seconds):
+            self.each_number(start + seconds)
+
+    def each_number(self, ends: float) -> None:
+        """Bounds and plans of each number of stages by itself. A first stage that is too large before many others, each of
+        which adds a microbatch in flight, may fit before few: ``solve`` takes it for too large wherever it comes."""
+        bounds = []
+        for stages in range(1, 1 + min(self.meshes.devices, self.bounding.units.count)):
+            found: Sequenced | None = None
+            while True:
+                found = self.sequence(self.bounding.table, stages, ends, known=found)
+                if not found.runs or found.value >= self.beaten or not self.bounding.refine(found, ends - now(), exact=False):
+                    break
+            bounds.append(found.value)
+            if now() > ends:
+                return
+            if found.value < self.beaten:
+                self.solve(stages, ends)
+        self.tell(min(bounds, default=math.inf), "")
 
     def nearest(self, stages: int) -> str:
         """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;
@@ -318,6 +338,7 @@ class StageSearch(Anytime[SolvedStages]):
             learnt = False
             if isinstance(made, int):
                 full.append(found.runs[made])
+                self.lacked = True
                 raised.clear()
                 continue
             number += 1

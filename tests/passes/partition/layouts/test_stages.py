@@ -580,6 +580,18 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
     assert max(fits) <= limit
 
 
+def test_a_first_stage_too_large_before_two_others_fits_before_one() -> None:
+    """It holds three microbatches there, and two here; the plan of any number of stages is that of two."""
+    module = costed(text_of([64, 32, 8, 64], False, [3], [1, 1, 3], 1e9, 1e8))
+    blocks = blocks_of(module, (1,), training=True)
+
+    def value(stages: int) -> float:
+        return searched(module, blocks, stages, 8, 44540)[1]
+
+    assert value(3) == math.inf
+    assert value(0) == value(2) < math.inf
+
+
 def test_without_time_there_is_a_plan_all_the_same() -> None:
     """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
     from dnnc.machines.topology.read import load_topology
