@@ -39,11 +39,12 @@ SECONDS = 20.0
 @dataclass(frozen=True)
 class Choice:
     """``batch``, ``groups``: those that are best; no plan of any that were allowed has more than ``most`` tokens a second.
-    ``allowed``: which these were, in words."""
+    ``most_groups``: the largest number of groups that was allowed; ``allowed``: batches and groups that were, in words."""
 
     batch: int
     groups: int
     most: float
+    most_groups: int
     allowed: str
 
 
@@ -69,7 +70,8 @@ def chosen(options: CompileOptions, topology: Topology, sink: DiagnosticSink) ->
     if between and (near := step.searched(between, groups, sink)) is not None:
         best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
         allowed = f"{allowed}, and {_batches(between)}"
-    return replace(options, batch=best.batch, groups=best.groups), Choice(best.batch, best.groups, best.bound, allowed)
+    choice = Choice(best.batch, best.groups, best.bound, groups[1], allowed)
+    return replace(options, batch=best.batch, groups=best.groups), choice
 
 
 def with_choice(plan: Plan, choice: Choice | None) -> Plan:

@@ -50,7 +50,8 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, prompt: Pro
     told.append(f"caches: {_caches(plan, module, groups)}")
     turns = math.lcm(*(row.replicas for row in plan.stages))  # replicas share groups evenly
     enough = turns * math.ceil(latency / slowest * (1 - 1e-9) / turns)
-    if groups < enough and every > slowest * (1 + WORTH) and not plan.minimises.alone:
+    waits = groups < enough and every > slowest * (1 + WORTH) and not plan.minimises.alone
+    if waits and (choice is None or choice.most_groups < enough) and _holds(plan, module, topology, groups, enough):
         told.append(f"stages wait for tokens: --groups {enough} would make {count_text(batch / slowest)} a second")
     if plan.minimises.decodes:
         told += _helps(plan, module, topology)
@@ -70,7 +71,17 @@ def _first_token(plan: Plan, options: CompileOptions, prompt: Prompt | None, lat
 
 
 def _caches(plan: Plan, module: Module, groups: int) -> str:
-    """Bytes of caches on each device."""
+    """Bytes of caches on each device, in words."""
+    held = _cache_bytes(plan, module)
+    return ", ".join(
+        f"{bytes_text(held.get(row.index, 0) * served)} on {'each of ' * (len(names) > 1)}{','.join(names)}"
+        for row in plan.stages
+        for served, names in _holders(row, groups).items()
+    )
+
+
+def _cache_bytes(plan: Plan, module: Module) -> dict[int, int]:
+    """Bytes of the caches of one group on a device of each stage."""
     held: dict[int, int] = {}
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     resources = module.resources
@@ -78,11 +89,19 @@ def _caches(plan: Plan, module: Module, groups: int) -> str:
     for name in module.states:
         if (facet := stages.get(name)) is not None:
             held[facet.stages[0]] = held.get(facet.stages[0], 0) + part_bytes(resources[name].type, sides[facet.stages[0]][0])
-    return ", ".join(
-        f"{bytes_text(held.get(row.index, 0) * served)} on {'each of ' * (len(names) > 1)}{','.join(names)}"
-        for row in plan.stages
-        for served, names in _holders(row, groups).items()
-    )
+    return held
+
+
+def _holds(plan: Plan, module: Module, topology: Topology, groups: int, more: int) -> bool:
+    """Whether each device has memory for the caches of its part of ``more`` groups, not of ``groups``."""
+    caches, needs = _cache_bytes(plan, module), dict[str, int]()
+    for row in plan.stages:
+        most = most_groups(groups, row.replicas, row.serves)  # of which ``row.memory`` holds the caches
+        for replica, name in enumerate(row.devices):
+            then = math.ceil(row.serves.count(replica) * more / groups) if row.serves else most_groups(more, row.replicas)
+            needs[name] = needs.get(name, 0) + row.memory + (then - most) * caches.get(row.index, 0)
+    limits = {name: topology.memory(topology.device(name)) for name in needs}
+    return all(limit is None or needs[name] <= limit for name, limit in limits.items())
 
 
 def _holders(stage: PlanStage, groups: int) -> dict[int, list[str]]:
@@ -95,24 +114,39 @@ def _holders(stage: PlanStage, groups: int) -> dict[int, list[str]]:
 
 
 def _helps(plan: Plan, module: Module, topology: Topology) -> list[str]:
-    """What keeps the plan from more tokens a second: full devices, weights that each step reads."""
+    """What keeps the plan from more tokens a second, or from the next token of its one group: full devices, weights that each
+    step reads."""
+    alone = plan.minimises.alone
     told, full = [], list[str]()
     for stage in plan.stages:
         limits = [topology.memory(topology.device(name)) for name in stage.devices]
         if not stage.serves and any(limit is not None and stage.memory > FULL * limit for limit in limits):
             full += stage.devices
-    if full:
+    if full and (not alone or len(plan.stages) > 1):
         names = ", ".join(full) if len(full) <= 3 else f"{full[0]}, {full[1]} and {len(full) - 2} more"
-        told.append(f"memory is full on {names}: a shorter context or more memory would leave room for more sequences")
-    slowest = max(plan.stages, key=lambda stage: load(plan.comm, stage.working, stage.receive, stage.send) * stage.share)
-    speed = bandwidth_of(topology.type(topology.device(slowest.devices[0]).type)) if slowest.devices else 0.0
-    own = [op for op in module.entry.ops if slowest.index in op.facet(StageSet, StageSet(())).stages]
+        most = "more memory there, weights of fewer bits or a shorter context would let it take work of other devices"
+        told.append(
+            f"memory is full on {names}: "
+            + (most if alone else "a shorter context or more memory would leave room for more sequences")
+        )
+    counted = plan.stages
+    if not alone:
+        counted = (max(counted, key=lambda stage: load(plan.comm, stage.working, stage.receive, stage.send) * stage.share),)
+    seconds = math.fsum(stage.compute for stage in counted)
+    part = math.fsum(_weight_seconds(stage, module, topology) for stage in counted) / seconds if seconds else 0.0
+    if part > HEAVY:
+        less = "weights of fewer bits or devices with faster memory would shorten it" if alone else "larger groups share them"
+        told.append(f"reading weights takes {percent_text(part)} of a step: {less}")
+    return told
+
+
+def _weight_seconds(stage: PlanStage, module: Module, topology: Topology) -> float:
+    """Seconds in which the first device of a stage reads its weights once; 0 where its bandwidth is not known."""
+    speed = bandwidth_of(topology.type(topology.device(stage.devices[0]).type)) if stage.devices else 0.0
+    own = [op for op in module.entry.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
     states = module.states
     read = sum(cost.weight for op in own if (cost := op.facet(Cost)) is not None and not states.keys() & set(op.operands))
-    part = read / speed / slowest.compute if speed and slowest.compute else 0.0
-    if part > HEAVY:
-        told.append(f"reading weights takes {percent_text(part)} of a step: larger groups share them")
-    return told
+    return read / speed if speed else 0.0
 
 
 __all__ = ["with_tokens"]
