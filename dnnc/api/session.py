@@ -136,9 +136,12 @@ class Session:
         thread may ask; several answers are generated together, and what waits for a place begins when another ends.
 
         Ends after ``max_tokens`` (None: no limit), before a token of ``stop``, or when prompt and answer fill the context of
-        the build; ``answer.reason`` says which. ``answer.close()`` asks for no more. With ``temperature`` 0 each token is the
-        most likely one. Else it is drawn from the ``top_k`` most likely ones (0: all), of them from the fewest that have the
-        probability ``top_p`` together, with random numbers of ``seed``: the same request has the same answer.
+        the build; ``answer.reason`` says which. An answer that nobody reads goes on, and keeps its place, until it ends:
+        ``answer.close()``, or the end of ``with answer:``, asks for no more.
+
+        With ``temperature`` 0 each token is the most likely one. Else it is drawn from the ``top_k`` most likely ones (0:
+        all), of them from the fewest that have the probability ``top_p`` together, with random numbers of ``seed``: the same
+        request has the same answer.
 
         ``states``: arrays by name of what the sequence is given where it begins, where the model reads such: keys and values
         that an encoder made, of one sequence, for no more positions than the build was compiled for.

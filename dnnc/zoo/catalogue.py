@@ -18,7 +18,7 @@ from dnnc.zoo.graph import Graph
 from dnnc.zoo.llama import llama
 from dnnc.zoo.plain import mlp
 from dnnc.zoo.resnet import resnet
-from dnnc.zoo.spec import Entry, Option, parse_spec
+from dnnc.zoo.spec import Entry, Option, parse_spec, stated_options
 from dnnc.zoo.transformer import even_frames, even_width, transformer, whisper
 from ir.core.module import Module
 from ir.core.types import DType
@@ -49,6 +49,11 @@ def entries() -> tuple[Entry, ...]:
 def build(spec: str) -> Module:
     """The module of ``NAME,option=value,...``, with or without ``zoo:`` before it. Raises InvalidInput."""
     return build_model(spec).module
+
+
+def require_options(spec: str) -> None:
+    """Raises InvalidInput where ``spec`` names no model or options that it does not have."""
+    stated_options(spec, _ENTRIES)
 
 
 def build_model(spec: str) -> ZooModel:

@@ -67,7 +67,18 @@ class Entry:
 def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Value], Options]:
     """The entry, the options that ``spec`` states, and all options of the model, completed. Raises InvalidInput with every
     fault of single options and its position or, where there is none, with every contradiction between options."""
-    text = spec if spec.startswith("zoo:") else f"zoo:{spec}"
+    entry, stated = stated_options(spec, entries)
+    values = {option.name: stated.get(option.name, option.default) for option in entry.options}
+    if faults := entry.complete(values):
+        text = _full(spec)
+        raise InvalidInput([_at(text, 4, text[4:], fault) for fault in faults])
+    return entry, stated, Options(values)
+
+
+def stated_options(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Value]]:
+    """The entry, and the options that ``spec`` states. Raises InvalidInput with every fault of single options and its
+    position."""
+    text = _full(spec)
     name, *parts = text.removeprefix("zoo:").split(",")
     entry = next((entry for entry in entries if entry.name == name), None)
     if entry is None:
@@ -80,12 +91,13 @@ def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Va
         if fault:
             faults.append(_at(text, start, part, fault))
         start += len(part) + 1
-    values = {option.name: stated.get(option.name, option.default) for option in entry.options}
-    if not faults:
-        faults += [_at(text, 4, text[4:], fault) for fault in entry.complete(values)]
     if faults:
         raise InvalidInput(faults)
-    return entry, stated, Options(values)
+    return entry, stated
+
+
+def _full(spec: str) -> str:
+    return spec if spec.startswith("zoo:") else f"zoo:{spec}"
 
 
 def _unknown(name: str, entries: Sequence[Entry]) -> Fault:

@@ -59,11 +59,10 @@ def generate(
     top_p: Annotated[
         float,
         typer.Option(
-            min=0.0,
             max=1.0,
-            callback=opt.finite,
+            callback=_above_zero,
             metavar="NUMBER",
-            help="Draw from the fewest tokens that are so probable together (default: 1, all).",
+            help="Draw from the fewest tokens that are so probable together: above 0, at most 1 (default: 1, all).",
         ),
     ] = 1.0,
     seed: Annotated[
@@ -118,10 +117,11 @@ def generate(
     decoding = require_decoding(files)
     if words is not None and (last := max(words.get_vocab().values(), default=0)) >= decoding.vocabulary:
         raise InvalidInput(TokenizerOfOtherModel(last, decoding.vocabulary), where=str(tokenizer))
+    places = [*_places("--prompt", len(prompt or ())), *_places("--ids", len(ids or ()))]
     given = _states(states, len(prompts))
     requests = [
-        Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends, given[number])
-        for number, tokens in enumerate(prompts)
+        Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends, given[number], where=place)
+        for number, (tokens, place) in enumerate(zip(prompts, places, strict=True))
     ]
     require_here(files.files, hosts=1 if stated is None else None)
     run, options = decoding_build(files), RunOptions(threads=threads or 0, timeout=timeout or None)
@@ -140,6 +140,19 @@ def generate(
     elif len(told) > 1:
         for one in told:
             put(one.get("text", ",".join(map(str, one["ids"]))))
+
+
+def _places(flag: str, count: int) -> list[str]:
+    """What faults call each of the ``count`` prompts of a flag."""
+    return [flag] if count == 1 else [f"{flag} number {number}" for number in range(1, count + 1)]
+
+
+def _above_zero(value: float, param: typer.CallbackParam) -> float:
+    """A callback that refuses 0, what is below, infinity and NaN."""
+    opt.finite(value, param)
+    if value <= 0:
+        raise typer.BadParameter(f"{value:g} is not above 0.")
+    return value
 
 
 def _states(path: Path | None, count: int) -> list[dict[str, Any]]:

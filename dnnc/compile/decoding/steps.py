@@ -19,6 +19,7 @@ from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, LengthFixed,
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
+from dnnc.zoo import require_options
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -105,6 +106,7 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     if context is None:
         return options
     if options.model.startswith(ZOO):
+        require_options(options.model)  # before sizes are added that nobody wrote
         length = "target_seq" if options.model.removeprefix(ZOO).startswith("t5") else "seq"  # of a step
         sizes = {"context": context, length: step} | ({} if options.batch is None else {"batch": options.batch})
         parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]

@@ -150,5 +150,8 @@ def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
     with pytest.raises(Infeasible) as error:
         planned(machines(tmp_path / "s.toml", ("core", 1, 2, 100)))
     assert "short" in str(error.value)
+    with pytest.raises(InvalidInput) as unknown:
+        planned(two, model="zoo:llama-77b,layers=2")
+    assert [one.where for one in unknown.value.diagnostics] == ["zoo:llama-77b,layers=2"]
     with pytest.raises(InvalidInput, match="no input of the model is a cache"):
         planned(two, model=f"zoo:llama-7b,{MODELS['llama-7b']}", batch=2, groups=1)

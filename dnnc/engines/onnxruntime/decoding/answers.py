@@ -48,9 +48,11 @@ class Request:
         seed: int,
         stop: Iterable[int] | int,
         states: Mapping[str, Any] | None = None,
+        *,
+        where: str = "ids",
     ) -> Request:
-        """Raises InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range, and
-        as ``given_arrays``."""
+        """``where``: what faults call the prompt. Raises InvalidInput for a prompt that is empty, too long or of other tokens,
+        UsageError for numbers out of range, and as ``given_arrays``."""
         max_tokens = None if max_tokens is None else _whole("max_tokens", max_tokens)
         top_k, seed = _whole("top_k", top_k), _whole("seed", seed)
         temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
@@ -73,7 +75,7 @@ class Request:
         elif len(tokens) >= decoding.context:
             fault = PromptTooLong(len(tokens), decoding.context, decoding.context - 1)
         if fault is not None:
-            raise InvalidInput(fault, where="ids")
+            raise InvalidInput(fault, where=where)
         return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends, given_arrays(decoding, states or {}))
 
 

@@ -31,7 +31,8 @@ def given_arrays(decoding: Decoding, states: Mapping[str, Any]) -> dict[str, Arr
     arrays = {names[name]: _one(given[names[name]], value) for name, value in states.items()}
     masks = [name for name in given if "mask" in name]
     if missing := [name for name in given if name not in arrays and name not in masks]:
-        raise UsageError(StateMissing(missing[0], tuple(given)), where="states")
+        needed = tuple(name for name in given if name not in masks)
+        raise UsageError(StateMissing(missing[0], needed), where="states")
     lengths = {_length(given[name], array) for name, array in arrays.items()} - {None}
     if len(lengths) > 1:
         raise InvalidInput(WrongState(", ".join(arrays), f"lengths {sorted(map(str, lengths))}", "one"), where="states")
