@@ -18,7 +18,9 @@ from typing import TypeVar
 import numpy as np
 
 from ir.core.diagnostics import Diagnostic, Infeasible, Severity
+from ir.core.module import Module
 from ir.core.topology import Topology
+from passes.graph.serving import IDS
 from passes.partition.faults import (
     AskedTooMuch,
     MoreStagesThanDevices,
@@ -38,6 +40,10 @@ _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 """Of one attempt to solve a changed problem."""
 _BISECTIONS = 24
 ADVICE = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
+FEWER_CACHES = (
+    "use more devices, devices with more memory, fewer --groups, a smaller --batch, "
+    "a shorter --context, or weights of fewer bits"
+)
 HOLDS_LESS = "--recompute stage or another --schedule holds less"
 _SECONDS = 8.0
 """Of the whole bisection. After these the error states the best shortage found, which may be more than the least."""
@@ -70,14 +76,26 @@ def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     return solution
 
 
-def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
+def explain(
+    problem: Problem, solution: Solution, topology: Topology, *, held: str = "weights", advice: str = ADVICE
+) -> Infeasible:
     """The error, for the caller to raise, that says why ``problem`` has no plan in ``solution``; its ``proven`` is whether
-    there certainly is none. ``training``: the weights of the problem include gradients, optimizer state and saved values."""
+    there certainly is none. ``held``: words for what the problem counts as weights; ``advice``: what would need less."""
     problem = _of_single_devices(problem)
-    error = _explain(problem, solution, topology, "weights, their state and saved values" if training else "weights")
+    error = _explain(problem, solution, topology, held, advice)
     unsupported = not np.isfinite(problem.seconds).any(axis=0).all()
     error.proven = solution.status == "infeasible" or unsupported or _lacking(problem, topology) > 0
     return error
+
+
+def held_in(module: Module, *, training: bool, saved: bool = False) -> tuple[str, str]:
+    """What stages hold besides workspace and buffers, in words, and what would need less memory. ``saved``: values that a
+    training step saves for its backward pass are not part of the workspace."""
+    if training:
+        return "weights, their state and saved values" if saved else "weights and their state", f"{ADVICE}; {HOLDS_LESS}"
+    if IDS in dict(module.entry.attributes):
+        return "weights and caches", FEWER_CACHES
+    return "weights and states" if module.states else "weights", ADVICE
 
 
 def _of_single_devices(problem: Problem) -> Problem:
@@ -94,7 +112,7 @@ def _lacking(problem: Problem, topology: Topology) -> int:
     return 0 if None in limits else sum(problem.weight_bytes.tolist()) - sum(limit or 0 for limit in limits)
 
 
-def _explain(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
+def _explain(problem: Problem, solution: Solution, topology: Topology, held: str, advice: str) -> Infeasible:
     for v in range(problem.size):
         if not np.isfinite(problem.seconds[:, v]).any():
             types = ", ".join(sorted({kind.type for kind in problem.kinds}))
@@ -105,13 +123,12 @@ def _explain(problem: Problem, solution: Solution, topology: Topology, held: str
         return Infeasible(MoreStagesThanOps(problem.stages, problem.size), where="--stages")
     without_limits = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
     if any(kind.memory is not None for kind in problem.kinds) and solve(without_limits, _QUICK).stages is not None:
-        return _memory(problem, solution, topology, held)
+        return _memory(problem, solution, topology, held, advice)
     return _demands(problem, solution, topology)
 
 
-def _memory(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
-    """The error that says which kinds of devices lack how many bytes. ``held``: words for what the problem counts as
-    weights."""
+def _memory(problem: Problem, solution: Solution, topology: Topology, held: str, advice: str) -> Infeasible:
+    """The error that says which kinds of devices lack how many bytes. ``held``, ``advice``: as of ``explain``."""
 
     def raised(extra: int) -> Problem:
         return replace(
@@ -137,8 +154,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
         limit = problem.kinds[cost.kind].memory
         if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
             worst[cost.kind] = (cost.memory - limit, index, cost)
-    hint = ADVICE if held == "weights" else f"{ADVICE}; {HOLDS_LESS}"
-    messages = [_short(problem.kinds[k], *shortage, held, topology, hint) for k, shortage in sorted(worst.items())]
+    messages = [_short(problem.kinds[k], *shortage, held, topology, advice) for k, shortage in sorted(worst.items())]
     messages = messages or [NothingFits().at(topology.name)]
     if (lacking := _lacking(problem, topology)) > 0:
         total = WeightsOverMemory(held, whole, len(topology.devices), whole - lacking, lacking).at(topology.name)
@@ -191,4 +207,4 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     return Infeasible(AskedTooMuch(claim, ", ".join(asked), advice), where=topology.name)
 
 
-__all__ = ["ADVICE", "HOLDS_LESS", "LEAST_SECONDS", "Overfull", "at_least_a_plan", "explain"]
+__all__ = ["ADVICE", "LEAST_SECONDS", "Overfull", "at_least_a_plan", "explain", "held_in"]

@@ -35,7 +35,7 @@ from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
-from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
+from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain, held_in
 from passes.partition.bridge.handover import common, counting, in_steps, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
@@ -296,7 +296,8 @@ class LatticeSearch(PlanOptions, Pass):
         if solution.stages is None and solution.bound >= budget.beaten < math.inf:
             solution = self._below(asked, solution, budget.beaten)
         if solution.stages is None:
-            raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
+            held, advice = held_in(asked.module, training=asked.steps is not None, saved=True)
+            raise explain(asked.problem, solution, asked.topology, held=held, advice=advice)
         return solution
 
     def _counts_exactly(self, asked: Asked) -> bool:

@@ -13,7 +13,7 @@ from passes.costs.memory.footprint import Footprint
 from passes.costs.memory.liveness import stage_live
 from passes.graph.graph import cuts_of, listing
 from passes.graph.serving import most_groups
-from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
+from passes.partition.bridge.explain import Overfull, held_in
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
 from passes.partition.lattice.objective import Solution
@@ -86,6 +86,7 @@ def _overfull(asked: Asked, solution: Solution, needs: Sequence[Footprint], boun
     number = max(range(len(stages)), key=lacking.__getitem__)
     kind, needed = kinds[stages[number][0]], needs[number]
     names = tuple(dict.fromkeys(kind.devices))
+    held, advice = held_in(asked.module, training=asked.steps is not None)
     fault = NearestPlan(
         device=f"each {kind.type} ({listing(names)})" if len(names) > 1 else names[0],
         memory=kind.memory or 0,
@@ -93,11 +94,11 @@ def _overfull(asked: Asked, solution: Solution, needs: Sequence[Footprint], boun
         stage=number,
         needed=needed.least,
         weights=needed.weights,
-        held="weights and their state" if asked.steps is not None else "weights",
+        held=held,
         workspace=needed.workspace,
         buffers=needed.buffers - needed.spare,
         short=lacking[number],
-        advice=ADVICE if asked.steps is None else f"{ADVICE}; {HOLDS_LESS}",
+        advice=advice,
     )
     return Overfull(fault.at(asked.topology.name), len(stages), bound)
 

@@ -51,3 +51,12 @@ def test_one_user_is_told_what_makes_the_next_token_sooner(tmp_path: Path) -> No
         assert "of a step: weights of fewer bits or devices with faster memory would shorten it" in told
         assert ("memory is full on core0, core1: more memory there" in told) == (stages > 1)
         assert not [words for words in ("larger groups", "more sequences", "stages wait") if words in told]
+
+
+@pytest.mark.parametrize("objective", ["tokens", "throughput"])
+def test_what_lacks_memory_is_weights_and_caches(objective: str, tmp_path: Path) -> None:
+    core = machines(tmp_path / "t.toml", ("core", 1, 2, 200))
+    with pytest.raises(Infeasible, match=r"the weights and caches alone are [0-9]* bytes, all 2 devices have 409600") as error:
+        planned(core, objective=objective, batch=64, groups=4)
+    assert "of weights and caches" in str(error.value)
+    assert "fewer --groups, a smaller --batch" in str(error.value)
