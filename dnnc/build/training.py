@@ -244,6 +244,11 @@ class Step:
         """The part of each resource that a rank holds, by the resource's name; ``()`` for what is no tensor of known shape."""
         return {part.name: part.box for stage in self.stages_of(rank) for part in self.local(stage, rank).parts}
 
+    def loaded(self, rank: int) -> dict[str, Box]:
+        """What a rank has before the first step: what it holds, the scale of the loss and the steps since the scale changed. A
+        rank that does not hold these keeps a copy, to judge its gradients."""
+        return {**{name: () for name in self.loss_scale[:2]}, **self.held(rank)}
+
     def collectives(self, rank: int) -> Iterator[tuple[Stage, Op]]:
         """The collectives of the stages of a rank, of whole tensors with layouts."""
         for stage in self.stages_of(rank):

@@ -310,6 +310,15 @@ class ResultNotFinite(Fault, code="E0747"):
     op: str
 
 
+class GradientsNotFinite(Fault, code="E0748"):
+    """The sum of the squares of all gradients of a step is not finite, though the scale of the loss is below 2^-14, too small
+    to be the reason, and no op is known that made it."""
+
+    message = "the norm of all gradients is not finite, though the scale of the loss is only {scale}"
+    hint = f"{_SMALLER}; checkpoints of steps before are whole"
+    scale: str
+
+
 class WeightNotFinite(Fault, code="E0742"):
     """A weight holds NaN or an infinity, so training cannot go on."""
 

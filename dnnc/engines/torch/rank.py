@@ -213,7 +213,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
             until = watching.until(number, min(end, number + every - number % every) if every else end)
             single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
             for done, part in trainer.run(number, 1 if single else until - number, data):
-                curve.add(done, part, trainer.scaling)
+                curve.add(done, part, trainer.scale.decided)
                 if saver is not None:
                     saver.look()
             number = number + 1 if single else until
@@ -280,10 +280,10 @@ def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
 
 
 def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:
-    """This rank's part of each resource: from the checkpoint that training goes on from, or else from the build. Raises
-    InvalidInput for a checkpoint that lacks a trained weight, or holds one that the plan lacks."""
+    """What this rank has of each resource (``Step.loaded``): from the checkpoint that training goes on from, or else from the
+    build. Raises InvalidInput for a checkpoint that lacks a trained weight, or holds one that the plan lacks."""
     parts, states = dict[str, Part](), dict[str, float]()
-    for name, box in step.held(rank).items():
+    for name, box in step.loaded(rank).items():
         resource = step.resources[name]
         parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
         if isinstance(resource.data, Splat):

@@ -29,15 +29,13 @@ from dnnc.data.samples import Microbatches
 from dnnc.engines.torch.checkpoint import from_array
 from dnnc.engines.torch.exchange import Exchange, Network, Pending, torch_dtype
 from dnnc.engines.torch.watch.nonfinite import Search, looks_finite, word
+from dnnc.engines.torch.watch.scale import Scale
 from dnnc.engines.torch.write.stage_file import UPDATES, functions_of
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.core.module import Action, Program, Stage
 from ir.ops.grads import ACCUMULATE, ASSIGN
 from ir.ops.rows import SHOWN_STEPS, Places, stream
 
-LEAST_SCALE = 2.0**-14
-"""The scale of the loss below which gradients that are not finite are no longer put down to the scale: what made them is
-named. It is the least normal number of half precision."""
 AHEAD = 2
 """Tensors that a rank asks for before it needs them, so that they arrive while it computes."""
 _PHASES = {"F": (FORWARD,), "I": (INPUT_GRADIENT,), "W": (WEIGHT_GRADIENT,), "B": (INPUT_GRADIENT, WEIGHT_GRADIENT)}
@@ -103,7 +101,7 @@ class Trainer:
         its description."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.finite = finite
-        self.scale, self.skipped = (step.loss_scale[0][1:], step.loss_scale[2][1:]) if step.loss_scale else ("", "")
+        self.scale = Scale.of(step, rank, weights)
         self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
         self.phases = functions_of(step.schedule)
         self.spans: deque[Span] = deque(maxlen=SHOWN_STEPS * max(1, len(self.row)))
@@ -120,7 +118,7 @@ class Trainer:
             sent = {step.channels[channel].sent[1:]: channel for channel in sends if channel is not None}
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
             reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
-            comm = Exchange.of(network, stage, looks_finite if finite and not self.scale else None)
+            comm = Exchange.of(network, stage, self._passes if finite else None)
             read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
             assigned = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
             moved = {name for name, phase in assigned if phase == FORWARD}  # averages: all passes move one tensor
@@ -161,6 +159,8 @@ class Trainer:
             ended = (action.kind, action.stage, action.channel, (action.microbatch or 0) % self.microbatches) == last
             if ended and (self.flush or number == first + count - 1):
                 self._finish()
+                if self.finite:
+                    self.scale.require_taken(number)
             self.network.slowed.wait()
             self.spans.append(Span(action, start - began, time.perf_counter() - began))
             if ended:
@@ -260,7 +260,7 @@ class Trainer:
         """Raises InvalidInput where results of a phase, ``outputs`` and ``gradients``, are not finite, and names the op. Of a
         scaled loss gradients may not be: then the update skips the step."""
         outputs, gradients = results
-        if self.scale and FORWARD not in self.phases[key] and float(weights.get(self.scale, 1.0)) >= LEAST_SCALE:
+        if FORWARD not in self.phases[key] and self.scale.excuses:
             outputs, gradients = {}, {}
         words = {name: said for name, tensor in outputs.items() if name not in running.masks and (said := word(tensor))}
         wrong = [name for name, said in words.items() if said != "-infinity" or FORWARD not in self.phases[key]]
@@ -282,11 +282,9 @@ class Trainer:
         if key == self.last_function(running):
             del running.begun[microbatch]
 
-    @property
-    def scaling(self) -> tuple[float, int] | None:
-        """The scale of the loss behind the last step, and how many steps were skipped, where this rank decides on it."""
-        held = self.scale and self.skipped in self.weights
-        return (float(self.weights[self.scale]), int(self.weights[self.skipped])) if held else None
+    def _passes(self, gradient: torch.Tensor) -> bool:
+        """Whether a gradient that is summed looks finite, or the scale of the loss excuses it."""
+        return self.scale.excuses or looks_finite(gradient)
 
     def last_function(self, running: Running) -> str:
         """The last function of a microbatch of a stage."""
@@ -322,9 +320,9 @@ class Trainer:
             running, waiting = self.updating.pop(channel)
             found = self.step.channels[channel]
             stays = self.network.stays(found, 0)
-            self._go_on(
-                running, waiting, self.network.here.pop((channel, 0)) if stays else self.network.receive(found, 0).wait()
-            )
+            tensor = self.network.here.pop((channel, 0)) if stays else self.network.receive(found, 0).wait()
+            self.scale.arrived(channel, tensor)
+            self._go_on(running, waiting, tensor)
         self.network.settle()
 
     def _go_on(self, running: Running, waiting: Generator[int, Any, None], tensor: torch.Tensor | None) -> None:

@@ -64,7 +64,7 @@ def host_files(files: TrainingFiles, ranks: Iterable[int], samples: Mapping[str,
     resumed = files.resumed.ranges({}) if files.resumed is not None else {}
     for rank in ranks:
         names |= dict.fromkeys(_programs(step, rank))
-        boxes = {name[1:]: box for name, box in step.held(rank).items()}
+        boxes = {name[1:]: box for name, box in step.loaded(rank).items()}
         initial += files.initial.ranges(boxes)[""]
         for name, ranges in files.resumed.ranges(boxes).items() if files.resumed is not None else ():
             resumed[name] += ranges

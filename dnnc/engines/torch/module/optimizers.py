@@ -51,10 +51,11 @@ def optimizer_options(
     numbers = _alike(groups)
     names = _names(module, {one.name for one in onnx.load(Path(model), load_external_data=False).graph.initializer})
     own: dict[str, tuple[float, float]] = {}
-    for group in groups:
-        for parameter in group["params"]:
+    for number, group in enumerate(groups):
+        for index, parameter in enumerate(group["params"]):
             if id(parameter) not in names:
-                raise _refused("it has a parameter that is not of the module", "make it of module.parameters()")
+                reason = f"parameter {index} of its group {number}, {list(parameter.shape)}, is not of the module"
+                raise _refused(reason, "make it of module.parameters()")
             if name := names[id(parameter)]:
                 own[name] = float(group.get("initial_lr", group["lr"])), float(group["weight_decay"])
     trained = {id(value) for value in module.parameters() if value.requires_grad}

@@ -260,6 +260,50 @@ def test_an_overflow_that_no_scale_explains_is_named(tmp_path: Path, capsys: pyt
     assert "infinity" in capsys.readouterr().err
 
 
+class Rooted(nn.Module):
+    """Adds the square root of a weight that is 0: the loss is finite, and the gradient of the weight is not at any scale. Wide
+    layers on both sides put the weight in the middle one of three stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.root = nn.Sequential(nn.Linear(8, 400), nn.Linear(400, 16)), nn.Parameter(torch.zeros(16))
+        self.after = nn.Sequential(nn.Linear(16, 400), nn.Tanh(), nn.Linear(400, 4))
+
+    def forward(self, x: Any) -> Any:
+        return self.after(torch.tanh(self.before(x)) + torch.sqrt(self.root))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "stage"), [({"stages": 1, "replicas": 2}, 0), ({"stages": 3}, 1)])
+def test_a_gradient_that_is_not_finite_at_any_scale_is_named(options: dict[str, Any], stage: int, tmp_path: Path) -> None:
+    """In the first step with a scale below 2^-14, also where a rank sums gradients with others or does not hold the scale, and
+    behind a checkpoint."""
+    torch.manual_seed(0)
+    dnnc.from_torch(Rooted(), (torch.randn(4, 8),), tmp_path / "m.onnx")
+    third = MACHINES.replace('{name = "c1"', '{name = "c2", type = "core", host = "h"}, {name = "c1"')
+    (tmp_path / "machines.toml").write_text(third.replace('["c0", "c1"]', '["h", "devices of h"]'))
+    loss = f"cross-entropy:{onnx.load(tmp_path / 'm.onnx').graph.output[0].name}"
+    asked = {"objective": "training", "loss": loss, "microbatches": 2, "mesh": "none", "loss_scale": "init=0.001"}
+    plan = dnnc.plan(tmp_path / "m.onnx", machines=tmp_path / "machines.toml", dtype="f16", **asked, **options)  # type: ignore[arg-type]
+    build = plan.write(tmp_path / "build")
+    build.train(steps=3, checkpoint=tmp_path / "out")
+    told = rf"^step 6: error\[E0746\]: onnx\.Div made (?:infinity|NaN) of finite numbers: '%root\.grad' of stage {stage}, "
+    with pytest.raises(dnnc.InvalidInput, match=told):
+        build.train(steps=5, resume=tmp_path / "out/step3")
+
+
+@pytest.mark.slow
+def test_a_norm_that_overflows_at_a_small_scale_ends_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of finite gradients, of which no op is at fault, and without narrow numbers."""
+    (tmp_path / "machines.toml").write_text(MACHINES)
+    scale = ("--dtype", "f32", "--loss-scale", "init=0.0001,backoff=0.5")
+    build = compiled(tmp_path / "build", *PLANS["stages"], *scale, topology=str(tmp_path / "machines.toml"))
+    x, target = np.full((32, 784), 1e10, np.float32), np.full((32, 10), 1e18, np.float32)
+    np.savez(tmp_path / "data.npz", x=x, target=target)
+    assert main(["train", str(build), "--steps", "3", "--data", str(tmp_path / "data.npz"), "-q"]) == 3
+    assert "step 2: error[E0748]: the norm of all gradients is not finite" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", list(PLANS))
 def test_on_any_plan_steps_are_those_of_the_unsplit_model(plan: str, tmp_path: Path) -> None:

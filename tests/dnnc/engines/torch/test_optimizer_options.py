@@ -113,7 +113,10 @@ def stepped(parameters: Any) -> Any:
         (lambda p: torch.optim.Adam(p, amsgrad=True), "it has amsgrad=True, which no rule of dnnc has"),
         (lambda p: torch.optim.SGD(p, 0.1, maximize=True), "it has maximize=True, which no rule of dnnc has"),
         (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.1), "it has a dampening of momentum"),
-        (lambda p: torch.optim.Adam([nn.Parameter(torch.ones(1))]), "it has a parameter that is not of the module"),
+        (
+            lambda p: torch.optim.Adam([{"params": p[:1]}, {"params": [p[1], nn.Parameter(torch.ones(2, 3))]}]),
+            "parameter 1 of its group 1, [2, 3], is not of the module",
+        ),
         (lambda p: torch.optim.Adam([{"params": [q], "eps": 10.0**-n} for n, q in enumerate(p)]), "its groups differ in eps"),
         (stepped, "it has made steps, and training begins without its state"),
     ],
