@@ -40,6 +40,15 @@ def test_the_prompt_program_fits_too(objective: str, groups: int, tmp_path: Path
         assert notes == ([("W1061", Severity.NOTE)] if chunk < 31 else [])
 
 
+def test_the_prompt_program_fits_a_mesh_too(tmp_path: Path) -> None:
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 250))
+    prompt = plan_model(options(two, objective="", mesh="2", stages=1, batch=4, groups=1), sink=DiagnosticSink()).prompt
+    assert prompt is not None
+    assert [stage.mesh for stage in prompt.stages] == ["@mesh"]
+    assert prompt.chunk == 15
+    assert prompt.stages[0].memory <= 250 * 1024
+
+
 def test_a_stated_chunk_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     core = machines(tmp_path / "t.toml", ("core", 1, 1, 420))
     with pytest.raises(
