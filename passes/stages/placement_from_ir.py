@@ -135,8 +135,10 @@ def placement_problem(
         good = [i for i in wanted if math.isfinite(row[i])]
         if not good or (fixed[stage] and len(good) < len(wanted)):
             seconds_of = {i: by_type[topology.devices[i].type][stage] for i in wanted}
+            spared, type_name = unheld[stage], plan.stages[stage].device_type
             others = least[stage] - needed.least
-            problems.append(_misfit(stage, needed, others, wanted, seconds_of, plan.stages[stage].device_type, topology))
+            lacking = [i for i in wanted if i not in good] if fixed[stage] else wanted
+            problems.append(_misfit(stage, needed, spared, others, lacking, seconds_of, type_name, topology))
     if problems:
         raise Infeasible(problems)
     learned = learning(module).values if plan.in_steps else frozenset()
@@ -272,13 +274,15 @@ def fixed_devices(plan: Plan, topology: Topology, count: int) -> Placement:
 def _misfit(
     stage: int,
     memory: Footprint,
+    spared: Mapping[str, int],
     others: int,
     wanted: Sequence[int],
     seconds: Mapping[int, float],
     type_: str,
     topology: Topology,
 ) -> Diagnostic:
-    """Why no device will do: each lacks memory, or cannot run an op."""
+    """Why none of the devices ``wanted`` will do: each lacks memory, or cannot run an op. ``spared``: bytes of states that one
+    does not hold."""
     where = f"stage {stage}"
     if not wanted:
         return NoDeviceOfType(type_).at(where)
@@ -286,7 +290,7 @@ def _misfit(
     if not able:
         names = listing(topology.devices[i].name for i in wanted)
         return CannotRunOp(names).at(where)
-    device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
-    limit = topology.memory(device) or 0
-    needed, buffers = memory.least + others, memory.buffers - memory.spare
-    return OverMemory(needed, device.name, limit, memory.weights, memory.workspace, buffers, others).at(where)
+    device = max((topology.devices[i] for i in able), key=lambda d: (topology.memory(d) or 0) + spared.get(d.name, 0))
+    limit, unheld = topology.memory(device) or 0, spared.get(device.name, 0)
+    needed, buffers = memory.least + others - unheld, memory.buffers - memory.spare
+    return OverMemory(needed, device.name, limit, memory.weights - unheld, memory.workspace, buffers, others).at(where)

@@ -274,6 +274,17 @@ def test_too_little_memory_says_which_device_and_how_many_bytes() -> None:
     assert "0 of weights, 1024 of workspace, 2048 of buffers" in diagnostic.message
 
 
+def test_of_replicas_on_stated_devices_that_is_named_which_lacks_memory() -> None:
+    topology = devices(2, memory=1000)
+    topology = replace(topology, devices=(replace(topology.devices[0], memory=10_000), topology.devices[1]))
+    module = planned(chain([0, 0]), topology)
+    plan = needed(module, Plan)
+    both = replace(plan, stages=(replace(plan.stages[0], devices=("d0", "d1"), replicas=2),))
+    with pytest.raises(Infeasible) as raised:
+        placed(module.replace(plan, both))
+    assert "on d1, which has 1000: 1048 bytes too many" in raised.value.diagnostics[0].message
+
+
 def test_stages_go_to_the_devices_that_hold_them() -> None:
     topology = devices(2, memory=3000)
     topology = replace(topology, devices=(replace(topology.devices[0], memory=10_000), topology.devices[1]))
