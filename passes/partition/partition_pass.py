@@ -115,7 +115,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         module = undecided(module)
         wanted = Wanted(self.objective, self.stages, self.replicas, self._seconds)
         found = planned(module, topology, wanted, context, self.name)
-        if found is None:  # none fits, or none was searched: a search for throughput says so, or has a plan
+        if found is None:  # the search over the lattice cuts anywhere: it has a plan without replicas, or says what is missing
             found = replace(self, objective=THROUGHPUT.name, replicas=1).searched(module, context)
             plan, tokens = needed(found, Plan), 1 if objective_of(self.objective).alone else batch_of(module, self.objective)
             rates = {key: getattr(plan, key) / tokens for key in ("value", "port_value", "bound", "single")}

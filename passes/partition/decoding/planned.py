@@ -1,8 +1,8 @@
 """The module of a decoder's step with the plan of most tokens per second, or of the least seconds per token of one group.
 
 The batch is that of the module, the groups are the sets of its states. The plan is the best of those that ``search`` looks
-through; where there are none, because too many types of devices share the stages or the model has no places to cut, or because
-nothing fits, ``partition`` asks the search over the lattice, whose error says what is missing."""
+through; where there are none, because nothing fits between its places to cut, ``partition`` asks the search over the lattice,
+which cuts anywhere, or whose error says what is missing."""
 
 from __future__ import annotations
 

@@ -205,10 +205,36 @@ def dealt(seconds: Sequence[float], most: Sequence[int], groups: int) -> list[in
     return shares
 
 
+def bundled(problem: Decoding, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each type how many devices are taken together, and how many such bundles there are, so that these have at most
+    ``most`` vectors. Where stages may have no larger bundles, some devices are not used, of the slowest types first."""
+    sizes, counts = [1] * len(problem.counts), list(problem.counts)
+    slow = np.where(np.isinf(problem.seconds[0]), 0.0, problem.seconds[0]).sum(axis=1).tolist()
+    while math.prod(count + 1 for count in counts) > most:
+        kind = max(range(len(counts)), key=lambda kind: (counts[kind], slow[kind]))
+        if problem.replicas and sizes[kind] >= problem.replicas:
+            counts[kind] -= 1
+        else:
+            sizes[kind] += 1
+            counts[kind] = problem.counts[kind] // sizes[kind]
+    return np.array(sizes, np.int64), np.array(counts, np.int64)
+
+
 def vectors(counts: Sequence[int]) -> NDArray[np.int64]:
     """All numbers of devices of each type up to ``counts``, in mixed radix: the difference of the numbers of two vectors, the
     second nowhere greater, is the number of their difference."""
     return np.stack([axis.ravel() for axis in np.indices([count + 1 for count in counts])], axis=1).astype(np.int64)
 
 
-__all__ = ["Borders", "Decoding", "DecodingPlan", "SharedStage", "dealt", "on_one_device", "runs", "shared", "vectors"]
+__all__ = [
+    "Borders",
+    "Decoding",
+    "DecodingPlan",
+    "SharedStage",
+    "bundled",
+    "dealt",
+    "on_one_device",
+    "runs",
+    "shared",
+    "vectors",
+]

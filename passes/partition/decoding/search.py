@@ -15,6 +15,9 @@ the incumbent, or, where time is over, than the best box that is left may have. 
 over, are all tried first.
 
 Where costs at borders make a longer run cheaper, the quick programme asks for the least of all longer runs.
+
+Many devices of many types have too many vectors. Devices of a type are then taken in *bundles* of one stage each; the plan is
+the best of bundles, and the bound is what all devices could make without borders, memory and whole groups (``unbundled``).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage, on_one_device, shared, vectors
+from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage, bundled, on_one_device, shared, vectors
 from passes.partition.layouts.problem.problem import Floats
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import did
@@ -41,7 +44,7 @@ HALVED = 24
 BEYOND = 1 + 1e-9
 """For rounding."""
 MOST_STATES = 20_000
-"""Vectors of devices by type, at most: with more there is no search."""
+"""Vectors of bundles of devices by type, at most."""
 MOST_TRANSITIONS = 250_000
 """Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
 
@@ -84,7 +87,9 @@ class DecodingSearch(Anytime[DecodingPlan]):
         super().__init__(Limits(seconds=seconds, gap=gap))
         self.problem = problem
         self.gap = math.sqrt(1 + gap) - 1  # once for the bound, once for fewer sequences in flight (``lean``)
-        self.vectors = vectors(problem.counts)
+        self.bundles, counts = bundled(problem, MOST_STATES)
+        self.all_devices = tuple(counts.tolist()) == problem.counts
+        self.vectors = vectors(counts.tolist())
         self.replicas, self.blocks = self.allowed()
         present = (self.vectors[self.blocks] > 0) @ (1 << np.arange(len(problem.counts)))
         self.kinds, kind_of = np.unique(present, return_inverse=True)
@@ -94,9 +99,9 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     def allowed(self) -> tuple[int, NDArray[np.int64]]:
         """The most devices of a stage, and the vectors that stages may have."""
-        sums = self.vectors.sum(axis=1)
+        sums = self.vectors @ self.bundles
         most = min(self.problem.replicas or int(sums.max()), int(sums.max()) - max(self.problem.stages - 1, 0))
-        while most > 1 and np.count_nonzero(sums <= most) * len(sums) > 2 * MOST_TRANSITIONS:
+        while most > self.bundles.min() and np.count_nonzero(sums <= most) * len(sums) > 2 * MOST_TRANSITIONS:
             most -= 1
         return most, np.flatnonzero((sums > 0) & (sums <= most)).astype(np.int64)
 
@@ -107,11 +112,30 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     def run(self) -> DecodingPlan | None:
         """The best plan with its bound; None where nothing fits, or none was found in time."""
-        if len(self.vectors) <= MOST_STATES and len(self.blocks):
+        if len(self.blocks):
             self.search(self.branch)
         if self.best is None:
             return None
-        return replace(self.best, bound=max(1 / self.bound if self.bound else math.inf, self.rate))
+        most = 1 / self.bound if self.bound else math.inf
+        return replace(self.best, bound=max(most, self.rate, self.unbundled()))
+
+    def unbundled(self) -> float:
+        """Where devices are in bundles, a rate that no plan of any devices is above. A device of speed p, one over the seconds
+        per token of all units it runs, makes p times the least of a unit's seconds times speed, so that
+
+            rate <= sum of all speeds / sum over units of the least seconds times speed,
+
+        and a group takes no less than its path over the fastest devices. 0 without bundles."""
+        if self.all_devices:
+            return 0.0
+        last = len(self.problem.batches) - 1
+        seconds, hop = self.problem.least(self.problem.seconds, 0, last), self.problem.least(self.problem.hops, 0, last)[0]
+        whole = np.where(np.isinf(seconds), 0.0, seconds).sum(axis=1, keepdims=True)
+        speeds = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+        work = float(np.where(np.isinf(seconds), np.inf, seconds * speeds).min(axis=0).sum())
+        path = float(self.tables(0, last).rest[0] + hop)
+        together = float(np.dot(self.problem.counts, speeds[:, 0])) / work if work else math.inf
+        return min(together, self.problem.groups[1] / path if path > 0 else math.inf)
 
     def branch(self) -> None:
         """Looks through all boxes; an interrupt leaves the bound of what is left."""
@@ -143,15 +167,17 @@ class DecodingSearch(Anytime[DecodingPlan]):
             self.lean()
 
     def tries(self) -> Iterator[tuple[int, int]]:
-        """Batches and groups of first plans: of both, those about twice as many as the ones before."""
+        """Batches and groups of first plans: of both, those about twice as many as the ones before, up to a group for each
+        device."""
         few, many = self.problem.groups
+        most = min(many, max(8 * few, sum(self.problem.counts)))
         sizes, numbers = self.problem.batches, list[int]()
         for number, size in enumerate(sizes):
             if not numbers or size >= 2 * sizes[numbers[-1]] or number == len(sizes) - 1:
                 numbers.append(number)
         groups = [few]
-        while groups[-1] < min(many, 8 * few):
-            groups.append(min(2 * groups[-1], many))
+        while groups[-1] < most:
+            groups.append(min(2 * groups[-1], most))
         yield from ((number, group) for number in numbers for group in groups)
 
     def try_one(self, batch: int, groups: int) -> None:
@@ -269,11 +295,11 @@ class DecodingSearch(Anytime[DecodingPlan]):
     # -- dynamic programmes --------------------------------------------------------------------------------------------
 
     def takes(self, seconds: Floats, sets: Floats, groups: int, tau: float, *, exact: bool) -> Floats:
-        """The groups that one device of a type takes of a run, of so many in ``tau`` seconds per token."""
+        """The groups that one bundle of a type takes of a run, of so many in ``tau`` seconds per token."""
         with np.errstate(divide="ignore", invalid="ignore"):
             each = tau * groups / seconds * BEYOND
         each = np.where(np.isinf(seconds), 0.0, np.where(np.isnan(each), np.inf, each))
-        return np.minimum(sets, np.floor(each) if exact else each)
+        return np.asarray(self.bundles[:, None, None] * np.minimum(sets, np.floor(each) if exact else each), np.float64)
 
     def far(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
         from passes.partition.decoding.kernels import furthest
@@ -313,7 +339,8 @@ class DecodingSearch(Anytime[DecodingPlan]):
         stages = []
         while unit:
             block, first = way[layer, state, unit].tolist()
-            stages.append(SharedStage(first, unit, tuple(self.vectors[self.blocks[block]].tolist())))
+            devices = self.vectors[self.blocks[block]] * self.bundles
+            stages.append(SharedStage(first, unit, tuple(devices.tolist())))
             state, unit, layer = state - int(self.blocks[block]), first, max(layer - 1, 0)
         return shared(self.problem, stages[::-1], tables.low, groups)
 
@@ -338,11 +365,9 @@ def fastest_plan(problem: Decoding) -> DecodingPlan | None:
     """The plan of the least seconds per token of one user: one group of the first batch, no stage shared."""
     alone = replace(problem, batches=problem.batches[:1], groups=(1, 1), replicas=1)
     search = DecodingSearch(alone, 0.0)
-    if len(search.vectors) > MOST_STATES:
-        return None
     plans = [search.plan(search.tables(0, 0), 1, math.inf), on_one_device(alone, 0)]
     found = min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
-    return replace(found, bound=found.tokens_per_second) if found is not None else None
+    return replace(found, bound=max(found.tokens_per_second, search.unbundled())) if found is not None else None
 
 
 __all__ = ["DecodingSearch", "best_plan", "fastest_plan"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan
+from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan, search
 from passes.partition.decoding.problem import Borders, dealt
 
 
@@ -137,6 +137,36 @@ def test_the_plan_is_the_best_of_all_with_borders(
         assert found.tokens_per_second <= best * (1 + 1e-9)
         assert not asked.stages or len(found.stages) == asked.stages
         assert found.tokens_per_second == pytest.approx(best, rel=2e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.sampled_from([(3,), (2, 1), (2, 2)]), st.integers(0, 1), st.integers(0, 10**6))
+def test_devices_in_bundles_make_a_plan_and_a_bound_of_all(
+    units: int, counts: tuple[int, ...], replicas: int, seed: int
+) -> None:
+    asked = replace(problem(units, counts, (1, 2), seed, (1, 3)), replicas=replicas)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "MOST_STATES", 3)
+        found, fastest = best_plan(asked), fastest_plan(asked)
+    best = best_value(asked)
+    if found is not None:
+        checked(asked, found)
+        assert found.tokens_per_second <= best * (1 + 1e-9)
+        assert found.bound >= best * (1 - 1e-9)
+    if fastest is not None and (all_devices := fastest_plan(asked)) is not None:
+        assert fastest.tokens_per_second <= all_devices.tokens_per_second * (1 + 1e-9) <= fastest.bound * (1 + 1e-8)
+
+
+def test_many_devices_of_many_types_are_used() -> None:
+    """Far too many vectors: 33 ** 8."""
+    chance = np.random.default_rng(0)
+    seconds = chance.uniform(1, 4, (1, 8, 4))
+    asked = Decoding((1,), seconds, np.ones(4), np.zeros(4), np.zeros((1, 4)), (32,) * 8, (9.0,) * 8)
+    found = best_plan(asked, seconds=2.0)
+    assert found is not None
+    checked(asked, found)
+    assert found.tokens_per_second < found.bound
+    assert sum(sum(stage.devices) for stage in found.stages) > 32
 
 
 def checked(asked: Decoding, plan: DecodingPlan) -> None:
