@@ -70,7 +70,6 @@ __all__ = [
     "PlannedModel",
     "build_pipeline",
     "compile_model",
-    "is_profiled",
     "plan_model",
 ]
 
@@ -278,7 +277,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     compiled."""
     from dnnc.compile.decoding import of_states, sized, with_past_checked, with_states
     from dnnc.compile.given import GivenInputs
-    from dnnc.compile.load import load_model, may_be_profile
+    from dnnc.compile.load import is_profiled, load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
     from dnnc.onnx.model import require_bound
     from passes.graph.folding import expand
@@ -467,17 +466,6 @@ def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
         fault = ProfileOfInference(str(first)) if training else ProfileOfTraining(str(first))
         raise UsageError(fault, where=str(first))
     return profile
-
-
-def is_profiled(model: str, module: Module) -> bool:
-    """Whether the module of ``model`` is a profiled workload."""
-    from dnnc.compile.load import may_be_profile
-
-    if not may_be_profile(model):
-        return False
-    from dnnc.data.workloads.fitted import is_profile
-
-    return is_profile(module)
 
 
 def _node_of(module: Module, operator: str) -> str:

@@ -16,7 +16,7 @@ from dnnc.onnx.model import Arrays, ImportedModel, bind_module
 from dnnc.onnx.opdefs import DIALECTS
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.limits import LIMITS, Limits
-from ir.core.module import Func
+from ir.core.module import Func, Module
 
 _LOG = logging.getLogger(__name__)
 IR_SUFFIX = ".ir"
@@ -71,6 +71,15 @@ def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, ar
     return ImportedModel(bind_module(module, dims, arrays), WeightFiles(Path()), spec)
 
 
+def is_profiled(model: str, module: Module) -> bool:
+    """Whether the module of ``model`` is a profiled workload."""
+    if not may_be_profile(model):
+        return False
+    from dnnc.data.workloads.fitted import is_profile
+
+    return is_profile(module)
+
+
 def _load_workload(path: Path, spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:
     from dnnc.data.workloads import Machines, lower, read_profile
     from dnnc.onnx.weights import WeightFiles
@@ -94,4 +103,4 @@ def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arr
     return ImportedModel(bind_module(module, dims, arrays), files, spec)
 
 
-__all__ = ["load_model", "may_be_profile"]
+__all__ = ["is_profiled", "load_model", "may_be_profile"]

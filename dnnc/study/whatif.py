@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.driver import is_profiled, sets_of_devices
+from dnnc.compile.driver import sets_of_devices
+from dnnc.compile.load import is_profiled
 from dnnc.compile.options import PROGRAM_PASSES, CompileOptions, build_pipeline, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
 from dnnc.study.faults import CoresShared, TooManyDevices

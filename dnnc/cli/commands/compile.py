@@ -339,7 +339,7 @@ def _is_split(op: Op) -> bool:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.compile.driver import is_profiled
+    from dnnc.compile.load import is_profiled
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
     from passes.framework.registry import NO_MESH
 

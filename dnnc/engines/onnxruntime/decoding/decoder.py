@@ -42,7 +42,8 @@ from dnnc.engines.onnxruntime.decoding.wire import (
     float_bits,
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
-from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Pipeline
+from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
+from dnnc.engines.onnxruntime.starter.processes import ENDLESS
 from dnnc.engines.onnxruntime.starter.recovery import Recovery
 from dnnc.engines.onnxruntime.starter.served import FeedQueue, Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd

@@ -42,7 +42,9 @@ from dnnc.engines.onnxruntime.session.needs import require_providers
 from dnnc.engines.onnxruntime.starter.collector import Progress
 from dnnc.engines.onnxruntime.starter.processes import (
     DOING,
+    ENDLESS,
     DeviceProcess,
+    events_told,
     is_not_connected,
     keep_last,
     raise_ended,
@@ -60,8 +62,6 @@ if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
 _FED = object()
-ENDLESS = 1 << 62
-"""A number that no microbatch and no count of events reaches."""
 _EVERY = range(ENDLESS)
 _TOLD = 64
 """Events of a process that may be lost with it."""
@@ -378,7 +378,7 @@ class Pipeline:
             if "ready" in message:
                 process.ready = True
             elif "so_far" in message:
-                process.so_far += _events_told(said, process, message["so_far"])
+                process.so_far += events_told(said, process, message["so_far"])
             elif "error" in message:
                 process.error = said.error(message, process.members)
             elif "failed" in message:
@@ -389,7 +389,7 @@ class Pipeline:
                         self._write(process, b'"noted"\n')
             else:
                 cpu, share = (said.real(message.get(name), name, 0.0) for name in ("cpu", "share"))
-                events = _events_told(said, process, message.get("events"))
+                events = events_told(said, process, message.get("events"))
                 process.answers.append({"events": events, "cpu": cpu, "share": min(1.0, share)})
 
     def _read_stderr(self, process: DeviceProcess) -> None:
@@ -495,26 +495,6 @@ class Pipeline:
         gone = tuple(process.label(min(process.members)) for process in self._all.every if process.closed)
         far = any(process.host for process in self._all.every)
         raise (Lost if far else RuntimeFailure)(StageSilent(gone or ("a stage",)))
-
-
-def _events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]:
-    """The events that a process told. Raises InvalidInput."""
-    events = said.items(found, "events", most=ENDLESS)
-    if not process.host:  # of this program
-        return events
-    for event in events:
-        action, stage, microbatch, start, end, title, channels = said.items(event, "an event", 7)
-        if said.integer(stage, "an event", 0, ENDLESS) not in process.members:
-            raise said.refuse("an event", stage, "a stage of the process")
-        said.integer(microbatch, "an event", -1, ENDLESS)
-        said.text(action, "the action of an event")
-        said.text(title, "the title of an event")
-        for time_ in (start, end):
-            said.real(time_, "the time of an event")
-        for channel in said.items(channels, "channels of an event"):
-            if channel is not None:
-                said.integer(channel, "a channel", 0, ENDLESS)
-    return events
 
 
 def _period(timeout: float | None) -> float:

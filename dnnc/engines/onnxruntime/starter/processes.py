@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from dnnc.engines.hosts.answers import Answers
 from dnnc.engines.hosts.faults import HostGone, NotConnected
 from dnnc.engines.onnxruntime.engine import Process
 from dnnc.engines.onnxruntime.errors import (
@@ -37,6 +38,8 @@ DOING = {
     SENDING: "sending microbatch {}",
     MEETING: "exchanging parts of microbatch {} with the other members",
 }
+ENDLESS = 1 << 62
+"""A number that no microbatch and no count of events reaches."""
 HOST_GONE = 1 << 16
 """The exit status, which no process has, of one whose host has gone."""
 _NOT_CONNECTED = "ConnectionError: "
@@ -84,6 +87,26 @@ class DeviceProcess:
         """Names the process in messages about one of its stages."""
         member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
         return f"stage {stage}{member} on {self.device}" + (f" of host {self.host}" if self.host else "")
+
+
+def events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]:
+    """The events that a process told. Raises InvalidInput."""
+    events = said.items(found, "events", most=ENDLESS)
+    if not process.host:  # of this program
+        return events
+    for event in events:
+        action, stage, microbatch, start, end, title, channels = said.items(event, "an event", 7)
+        if said.integer(stage, "an event", 0, ENDLESS) not in process.members:
+            raise said.refuse("an event", stage, "a stage of the process")
+        said.integer(microbatch, "an event", -1, ENDLESS)
+        said.text(action, "the action of an event")
+        said.text(title, "the title of an event")
+        for time_ in (start, end):
+            said.real(time_, "the time of an event")
+        for channel in said.items(channels, "channels of an event"):
+            if channel is not None:
+                said.integer(channel, "a channel", 0, ENDLESS)
+    return events
 
 
 def is_not_connected(error: Mapping[str, Any]) -> bool:
@@ -170,8 +193,10 @@ class LocalProcesses:
 
 __all__ = [
     "DOING",
+    "ENDLESS",
     "DeviceProcess",
     "LocalProcesses",
+    "events_told",
     "is_not_connected",
     "keep_last",
     "last_words",

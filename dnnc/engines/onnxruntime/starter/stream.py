@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SubmittedByCallback
 from dnnc.engines.onnxruntime.starter.collector import Collector
-from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Failed, Pipeline
+from dnnc.engines.onnxruntime.starter.pipeline import Failed, Pipeline
+from dnnc.engines.onnxruntime.starter.processes import ENDLESS
 from dnnc.engines.onnxruntime.starter.served import Served, drained
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
