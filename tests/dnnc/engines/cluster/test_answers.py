@@ -22,8 +22,7 @@ from dnnc.engines.cluster.starting import FarProcesses, Hosts, _Far, wanted_keys
 from dnnc.engines.hosts.answers import Answers
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from dnnc.engines.onnxruntime.errors import StageStopped
-from dnnc.engines.onnxruntime.starter.pipeline import _events_told
-from dnnc.engines.onnxruntime.starter.processes import DeviceProcess, keep_last
+from dnnc.engines.onnxruntime.starter.processes import DeviceProcess, events_told, keep_last
 from dnnc.engines.onnxruntime.transport.codec import decode, encode, from_user
 from ir.core.diagnostics import DnncError, InvalidInput
 from tests.dnnc.engines.cluster.far import HERE
@@ -187,9 +186,9 @@ def test_all_of_twelve_whole_lines_are_kept() -> None:
 @pytest.mark.parametrize("stage", [[], {}, True, 1.0, "1", 2])
 def test_an_event_is_of_a_stage_of_its_process(stage: Any) -> None:
     process: Any = DeviceProcess(0, "cpu0", {1: -1}, None, -1, host="b")  # type: ignore[arg-type]
-    assert _events_told(Answers("b"), process, [["F", 1, 0, 0, 1, "t", []]])
+    assert events_told(Answers("b"), process, [["F", 1, 0, 0, 1, "t", []]])
     with pytest.raises(InvalidInput, match="host 'b' answered"):
-        _events_told(Answers("b"), process, [["F", stage, 0, 0, 1, "t", []]])
+        events_told(Answers("b"), process, [["F", stage, 0, 0, 1, "t", []]])
 
 
 def test_a_host_that_hashes_is_waited_for(tmp_path: Path) -> None:
