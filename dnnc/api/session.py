@@ -129,15 +129,16 @@ class Session:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: Iterable[int] | int = (),
+        stop: Iterable[int] | int | None = None,
         states: Mapping[str, Any] | None = None,
     ) -> Answer:
         """The tokens that follow ``ids``, one by one as they come: an iterator, and with ``async for`` one of asyncio. Any
         thread may ask; several answers are generated together, and what waits for a place begins when another ends.
 
-        Ends after ``max_tokens`` (None: no limit), before a token of ``stop``, or when prompt and answer fill the context of
-        the build; ``answer.reason`` says which. An answer that nobody reads goes on, and keeps its place, until it ends:
-        ``answer.close()``, or the end of ``with answer:``, asks for no more.
+        Ends after ``max_tokens`` (None: no limit), before a token of ``stop`` (None: those of ``build.decoding.stop``, which a
+        config beside the model said), or when prompt and answer fill the context of the build; ``answer.reason`` says which. An
+        answer that nobody reads goes on, and keeps its place, until it ends: ``answer.close()``, or the end of ``with
+        answer:``, asks for no more.
 
         With ``temperature`` 0 each token is the most likely one. Else it is drawn from the ``top_k`` most likely ones (0:
         all), of them from the fewest that have the probability ``top_p`` together, with random numbers of ``seed``: the same

@@ -6,14 +6,15 @@
      "vocabulary": 32000, "inputs": {"input_ids": "ids", "attention_mask": "mask", "position_ids": "positions"},
      "states": [{"name": "past_key_values.0.key", "result": "present.0.key", "stage": 0, "dtype": "f32",
                  "shape": [8, 4, 1024, 64], "axis": 2}, ...],
-     "serving": {"1": [0, 1, 0, 0]}}
+     "stop": [2], "serving": {"1": [0, 1, 0, 0]}}
 
 A state is an input of its stage's ONNX models, and under ``result`` an output of them; it crosses no edge. ``ids`` (int64
 ``[batch, n]``), ``position`` (int64 ``[batch]``: of the first of these n tokens) and ``logits`` (``[batch, n, vocabulary]``)
 are arguments and result of the unsplit model, where n is 1 in the *step* program ``stages/stageK.onnx`` and ``chunk`` in the
 *prompt* program ``stages/stageK.prompt.onnx``. With ``chunk`` 1 there are no prompt programs. Of a recurrent model that is no
 language model ``ids``, ``position`` and ``logits`` are empty. ``inputs``: what the inputs of the user's model are that are no
-states (``ROLES``), for ``dnnc check``, which runs that model; an older build has no such entry.
+states (``ROLES``), for ``dnnc check``, which runs that model; an older build has no such entry. ``stop``: the tokens that end a
+text, where files beside the model say so.
 
 ``serving`` says of a stage with replicas which of them serves each group: the one whose process has the group's states. Left
 out, group g is served by replica g modulo their number.
@@ -31,6 +32,9 @@ ROLES = ("ids", "mask", "positions", "position", "lengths", "given")
 """What an input of a decoder is to a step of s tokens in each of B sequences: token ids [B, s], the mask of all positions
 [B, T], the position of each token [B, s], that of the first one [B], the count of filled positions behind the step [B], and
 what a sequence is given where it begins: a state without a result."""
+
+STOP = "decoding.stop"
+"""The attribute of an entry function that lists the tokens which end a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Decoding:
     """The entry ``decoding`` of ``plan.json``. ``batch``: sequences of a group; ``context``: positions of a cache; ``groups``:
     groups in flight, each with its own states; ``chunk``: tokens of a sequence that the prompt program takes at once;
     ``serving``: by stage, of each group the number of the replica that serves it; ``inputs``: roles by name, None where the
-    build does not say."""
+    build does not say; ``stop``: tokens that end a text."""
 
     states: tuple[State, ...]
     ids: str = ""
@@ -65,6 +69,7 @@ class Decoding:
     vocabulary: int = 0
     serving: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     inputs: Mapping[str, str] | None = None
+    stop: tuple[int, ...] = ()
 
     @property
     def generates(self) -> bool:
@@ -107,7 +112,9 @@ class Decoding:
     def to_json(self) -> dict[str, Any]:
         told = {**asdict(self), "states": [asdict(state) for state in self.states]}
         told = {key: value for key, value in told.items() if value is not None}
-        del told["serving"]
+        for name in ("serving", "stop"):
+            del told[name]
+        told |= {"stop": list(self.stop)} if self.stop else {}
         serving = {str(stage): list(serves) for stage, serves in sorted(self.serving.items())}
         return {**told, "serving": serving} if serving else told
 
@@ -134,7 +141,8 @@ class Decoding:
         inputs = data.get("inputs")
         if inputs is not None and (wrong := [role for role in dict(inputs).values() if role not in ROLES]):
             raise ValueError(f"an input has the role {wrong[0]!r}, expected one of {', '.join(ROLES)}")
-        return cls(tuple(states), ids, position, logits, **numbers, serving=serving, inputs=inputs)
+        stop = tuple(_number(token, "stop", 0) for token in data.get("stop") or ())
+        return cls(tuple(states), ids, position, logits, **numbers, serving=serving, inputs=inputs, stop=stop)
 
 
 PROMPT = "prompt.ir"
@@ -158,4 +166,4 @@ def _number(value: Any, name: str, least: int) -> int:
     return value
 
 
-__all__ = ["PROMPT", "ROLES", "Decoding", "State", "prompt_name"]
+__all__ = ["PROMPT", "ROLES", "STOP", "Decoding", "State", "prompt_name"]

@@ -61,7 +61,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dnnc.build.decoding import Decoding, State
+from dnnc.build.decoding import STOP, Decoding, State
 from ir.core.diagnostics import visible_json
 from ir.core.facets import SYNCS, StageSet, sync_of
 from ir.core.module import Module, Plan, PlanStage
@@ -159,6 +159,7 @@ def _decoding(module: Module, plan: Plan, members: Mapping[int, list[str]]) -> d
         vocabulary=shapes[f"%{logits}"][-1] if logits else 0,
         serving={stage.index: stage.serves for stage in plan.stages if stage.serves},
         inputs=dict(text.rsplit("=", 1) for text in facts.get("decoding.inputs", ())) or None,
+        stop=tuple(facts.get(STOP, ())),
     )
     return {"decoding": told.to_json()}
 

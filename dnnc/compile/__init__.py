@@ -1,6 +1,6 @@
 """From a model and a topology to a build.
 
-- ``load``: a model by its spelling; ``given``: arrays that bind its sizes; ``cache_names``: what a file beside it calls caches;
+- ``load``: a model by its spelling; ``given``: arrays that bind its sizes; ``configs``: what files beside it say;
 - ``flags``, ``options``, ``training``: what a person asks, as data, and the passes that it means;
 - ``uncounted``: inputs and outputs that a plan does not count; ``witness``: the numbers that prove its bound;
 - ``ranges``: builds that take any size in a range; ``decoding``: builds that keep states;

@@ -360,13 +360,22 @@ class LengthFixed(Fault, code="W1054"):
 
 
 class GenaiConfigInvalid(Fault, code="E1047"):
-    """The genai_config.json beside a model has a part of another kind than onnxruntime-genai reads."""
+    """A config of a language model beside its file has a part of another kind than its readers take."""
 
     message = "{place} is {found}; {expected} was expected"
-    hint = "correct it, or move the model to a folder without it; --state IN=OUT names a cache too"
+    hint = "correct it, or move the model to a folder without it; --state IN=OUT and --role NAME=ROLE say what it says"
     place: str
     found: str
     expected: str
+
+
+class ContextOverModel(Fault, code="W1062"):
+    """Caches have more positions than the model was made for, as the genai_config.json beside it says."""
+
+    message = "the model was made for {longest} positions, and its caches have {context}: answers may be poor behind them"
+    hint = "--context {longest}, or less"
+    longest: int
+    context: int
 
 
 class NoPromptProgram(Fault, code="W1046"):

@@ -1,7 +1,8 @@
 """Loads a model: the one place that picks a frontend, by how the model is spelled.
 
 ``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; ``*.json`` and ``*.txt`` are profiled workloads; anything else is an
-ONNX file, beside which a ``genai_config.json`` may name its caches. Importing this module imports no third-party library.
+ONNX file, beside which a ``genai_config.json`` may say what its inputs are. Importing this module imports no third-party
+library.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def load_model(
     elif path.suffix in WORKLOAD_SUFFIXES:
         imported = _load_workload(path, spec, dims, sink)
     else:
-        from dnnc.compile.decoding.cache_names import with_cache_names
+        from dnnc.compile.decoding.configs import with_configs
         from dnnc.onnx.importer.read import import_model
 
         imported = import_model(
             path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays
         )
-        imported = replace(imported, module=with_cache_names(imported.module, path))
+        imported = replace(imported, module=with_configs(imported.module, path))
     module = imported.module
     _LOG.debug("%s: %d ops, %d resources", spec, sum(len(func.ops) for func in module.of_type(Func)), len(module.resources))
     return imported

@@ -378,4 +378,5 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     elif result.manifest["weights"] == "none":
         put(f"wrote {folder} without weights, which the model only declares: it can be inspected, neither run nor checked")
     else:
-        put(f"wrote {folder}; next: dnnc run {folder}, dnnc check {folder}")
+        first = f"generate {folder} --ids 1,2,3" if options.context is not None else f"run {folder}"
+        put(f"wrote {folder}; next: dnnc {first}, dnnc check {folder}")

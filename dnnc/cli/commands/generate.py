@@ -69,7 +69,12 @@ def generate(
         int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Of random numbers; the next prompt has the next.")
     ] = 0,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", metavar="N,N..", help="Tokens that end an answer. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--stop",
+            metavar="N,N..",
+            help="Tokens that end an answer (default: those of a config beside the model; 'none': none). Repeatable.",
+        ),
     ] = None,
     states: Annotated[
         Path | None,
@@ -106,7 +111,7 @@ def generate(
         raise UsageError(NoPrompt(), where="--prompt")
     if prompt and tokenizer is None:
         raise UsageError(TokenizerNeeded(), where="--prompt")
-    ends = [number for text in stop or () for number in _numbers(text, "--stop")]
+    ends = [number for text in stop or () if text != "none" for number in _numbers(text, "--stop")] if stop else None
     prompts = [_numbers(text, "--ids") for text in ids or ()]
     words = _tokenizer(tokenizer) if tokenizer is not None else None
     if words is not None:

@@ -4,7 +4,7 @@
 - ``prompt``: the prompt program
 - ``choice``: batch and groups, where the objective chooses them
 - ``told``: what the certificate tells of tokens
-- ``cache_names``: names of caches in the ``genai_config.json`` beside a model
+- ``configs``: what a ``genai_config.json`` beside a model says of it
 """
 
 from dnnc.compile.decoding.prompt import prompt_of, with_chunk

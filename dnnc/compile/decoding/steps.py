@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnc.compile.faults import AutoWithoutTokens, GroupsOfOneUser, LengthFixed, SizeFixed, StatesAlone, WithoutContext
+from dnnc.compile.decoding.configs import LONGEST
+from dnnc.compile.faults import (
+    AutoWithoutTokens,
+    ContextOverModel,
+    GroupsOfOneUser,
+    LengthFixed,
+    SizeFixed,
+    StatesAlone,
+    WithoutContext,
+)
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
@@ -173,6 +182,9 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
     constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges those with slots, and
     constant positions of a model without an input of positions.) Warns where the file fixes the length of the past."""
     require_sizes(module, options)
+    longest = dict(module.entry.attributes).get(LONGEST)
+    if options.context is not None and longest is not None and longest.value < options.context:
+        context.sink.warn(ContextOverModel(longest.value, options.context), where="--context")
     growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
     if options.context is None or options.model.startswith(ZOO) or not growing:
         return module

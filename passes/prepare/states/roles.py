@@ -18,6 +18,9 @@ from ir.core.ops import Value
 from ir.core.types import DType, TensorType
 from passes.prepare.states.faults import RoleNotStated, RoleOfNoInput
 
+ROLES = "roles"
+"""The attribute of a function that lists roles of inputs, ``NAME=ROLE``, which a file beside the model states."""
+
 
 class Role(StrEnum):
     """Of a step of s tokens in each of B sequences, over caches of T positions."""
@@ -84,10 +87,14 @@ TABLE = (
 
 def roles_of(func: Func, states: Collection[str], stated: Iterable[str] = ()) -> dict[str, Role]:
     """The roles of the inputs of ``func`` (names without ``%``), those that have none left out. ``states``: inputs that are
-    states; ``stated``: roles as ``NAME=ROLE``. Raises UsageError for another text, InvalidInput for a name that is no input or
-    has another type."""
+    states; ``stated``: roles as ``NAME=ROLE``, before those of the attribute ``roles`` whose types fit. Raises UsageError for
+    another text, InvalidInput for a name that is no input or has another type."""
     args = {arg.name[1:]: arg for arg in func.args if arg.name[1:] not in states}
     found = {name: _stated(args, name, role, text) for text in stated for name, _, role in [text.partition("=")]}
+    of_file = next((attribute.value for key, attribute in func.attributes if key == ROLES), ())
+    for name, _, role in (text.rpartition("=") for text in of_file):
+        if name in args and any(row.role == role and row.has_type(args[name]) for row in TABLE):
+            found.setdefault(name, Role(role))
     uses: dict[str, set[Use]] = {}
     for op in func.ops:
         for place, name in enumerate(op.operands):
@@ -111,4 +118,4 @@ def _stated(args: dict[str, Value], name: str, role: str, text: str) -> Role:
     return Role(role)
 
 
-__all__ = ["TABLE", "Role", "roles_of"]
+__all__ = ["ROLES", "TABLE", "Role", "roles_of"]

@@ -46,17 +46,19 @@ class Request:
         top_k: int,
         top_p: float,
         seed: int,
-        stop: Iterable[int] | int,
+        stop: Iterable[int] | int | None,
         states: Mapping[str, Any] | None = None,
         *,
         where: str = "ids",
     ) -> Request:
-        """``where``: what faults call the prompt. Raises InvalidInput for a prompt that is empty, too long or of other tokens,
-        UsageError for numbers out of range, and as ``given_arrays``."""
+        """``stop``: None for the tokens that end a text of the model. ``where``: what faults call the prompt. Raises
+        InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range, and as
+        ``given_arrays``."""
         max_tokens = None if max_tokens is None else _whole("max_tokens", max_tokens)
         top_k, seed = _whole("top_k", top_k), _whole("seed", seed)
         temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
         tokens = tuple(_whole("ids", token) for token in _each("ids", ids))
+        stop = decoding.stop if stop is None else stop
         ends = frozenset(_whole("stop", token) for token in _each("stop", [stop] if hasattr(stop, "__index__") else stop))
         for good, name, value, expected in (
             (max_tokens is None or max_tokens >= 1, "max_tokens", max_tokens, "1 or more"),
