@@ -37,7 +37,7 @@ class PlanOptions(TypedDict, total=False):
     - States: ``states``: ``"IN=OUT"`` for each input that stays on its device; of a language model with caches
       ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, either ``"auto"`` with the objective
       tokens, ``chunk``, the tokens of a prompt taken at once, ``prompt_tokens`` of the prompt whose time to the first token is
-      told, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name.
+      told, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name; ``genai``: write a pipeline for onnxruntime-genai.
     - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
       ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
       ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
@@ -70,6 +70,7 @@ class PlanOptions(TypedDict, total=False):
     groups: int | Literal["auto"] | None
     chunk: int | None
     prompt_tokens: int | None
+    genai: bool
     microbatches: int | None
     loss: str | None
     optimizer: str | None

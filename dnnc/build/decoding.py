@@ -154,6 +154,11 @@ def prompt_name(model: str) -> str:
     return model.removesuffix(".onnx") + ".prompt.onnx"
 
 
+def open_name(model: str) -> str:
+    """The name of the program with all sizes open, for onnxruntime-genai, beside that of a step program."""
+    return model.removesuffix(".onnx") + ".open.onnx"
+
+
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"'{name}' of 'decoding' is {value!r}, a text expected")
@@ -166,4 +171,4 @@ def _number(value: Any, name: str, least: int) -> int:
     return value
 
 
-__all__ = ["PROMPT", "ROLES", "STOP", "Decoding", "State", "prompt_name"]
+__all__ = ["PROMPT", "ROLES", "STOP", "Decoding", "State", "open_name", "prompt_name"]

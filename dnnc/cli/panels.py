@@ -42,7 +42,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ),
         (
             "What stays from step to step",
-            ("--context", "--batch", "--groups", "--chunk", "--prompt-tokens", "--state", "--role"),
+            ("--context", "--batch", "--groups", "--chunk", "--genai", "--prompt-tokens", "--state", "--role"),
         ),
         (
             "Training step (--objective training)",

@@ -55,6 +55,7 @@ from passes.framework.registry import PLANNERS
 
 if TYPE_CHECKING:
     from dnnc.compile.decoding.choice import Choice
+    from dnnc.compile.decoding.genai import GenaiPipeline
     from dnnc.compile.decoding.prompt import Prompt
     from dnnc.compile.given import GivenInputs
     from dnnc.onnx.model import ImportedModel
@@ -168,7 +169,11 @@ class PlannedModel:
             from dnnc.compile.ranges import with_open_sizes
 
             module = with_open_sizes(module, self.options, self.pipeline, self.context)
-        prompt = None
+        prompt, genai = None, None
+        if self.options.genai and not self.options.plan_only:
+            from dnnc.compile.decoding.genai import genai_of
+
+            genai = genai_of(module, self.options, self.context)
         if self.prompt is not None and not self.options.plan_only:
             from dnnc.compile.decoding import with_chunk
 
@@ -177,7 +182,7 @@ class PlannedModel:
                 prompt = prompt.replace(of_step, self.plan)
         module = expand(self._manager(self.pipeline, start_after=self.done).run(module, self.context))
         with self._clock.step("write", without="load-test"):
-            manifest = _written(self._loaded, module, prompt, out, self.pipeline, self.context, self._clock)
+            manifest = _written(self._loaded, module, prompt, genai, out, self.pipeline, self.context, self._clock)
         explanation, plan = None, module.first(Plan)
         assert plan is not None
         if self.options.explain and not all(stage.mesh for stage in plan.stages):
@@ -276,6 +281,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     """Reads the model, and the topology where ``machines`` is None. Raises DnncError for options or models that cannot be
     compiled."""
     from dnnc.compile.decoding import of_states, sized, with_past_checked, with_states
+    from dnnc.compile.decoding.genai import of_genai
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import is_profiled, load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
@@ -283,7 +289,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     from passes.graph.folding import expand
 
     # Faults of options come before a long read.
-    options = of_states(of_ranges(options))
+    options = of_genai(of_states(of_ranges(options)))
     pipeline = () if may_be_profile(options.model) else with_states(with_programs(build_pipeline(options)), options)
     topology = machines if machines is not None else _machines(options, sink, progress)
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
@@ -391,12 +397,13 @@ def _written(
     loaded: _Loaded,
     module: Module,
     prompt: Module | None,
+    genai: GenaiPipeline | None,
     out: Path,
     pipeline: tuple[Pass, ...],
     context: PassContext,
     clock: _Clock,
 ) -> Mapping[str, Any]:
-    """Writes the plan, or the build. ``prompt``: the stages of the prompt program. Returns its manifest."""
+    """Writes the plan, or the build. ``prompt``: the stages of the prompt program. Returns the manifest."""
     from dnnc.engines.onnxruntime.write import write_build, write_plan
     from passes.framework.pipeline import made_by
 
@@ -435,6 +442,8 @@ def _written(
         inputs=loaded.given.kept(imported) if loaded.given is not None else None,
         report=options.report,
         prompt=prompt,
+        opened=genai.module if genai is not None else None,
+        beside=genai.files if genai is not None else {},
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
         context.sink.warn(SharesNotAnnotated(), where="annotated.onnx")

@@ -378,6 +378,15 @@ class ContextOverModel(Fault, code="W1062"):
     context: int
 
 
+class NotForGenai(Fault, code="E1063"):
+    """onnxruntime-genai runs stages of one host and one execution provider, with one device each, of decoders whose caches it
+    knows."""
+
+    message = "onnxruntime-genai could not run this build: {reason}"
+    hint = "leave --genai out"
+    reason: str
+
+
 class NoPromptProgram(Fault, code="W1046"):
     """A model cannot be written for several tokens at once, so that a prompt goes token by token."""
 

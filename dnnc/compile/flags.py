@@ -43,7 +43,7 @@ class CompileOptions:
     - States (``compile.decoding``): ``states`` as ``IN=OUT``; of a decoder, ``roles`` of its inputs as
       ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups (``AUTO``: as many as
       are best, by default of ``tokens``), and the tokens of a ``chunk`` of a prompt; ``prompt_tokens`` of the prompt whose time
-      to the first token is told.
+      to the first token is told; ``genai``: write a pipeline for onnxruntime-genai, too.
     - Training: ``microbatches`` of a step, and ``training``.
     - Output: ``weights`` is shared, per-stage or none; ``load_test``: onnxruntime opens each program before the build is done;
       ``explain`` asks for ``CompileResult.explanation``."""
@@ -87,6 +87,7 @@ class CompileOptions:
     groups: int | None = None
     chunk: int | None = None
     prompt_tokens: int | None = None
+    genai: bool = False
 
     @property
     def largest(self) -> dict[str, int | str]:
@@ -164,6 +165,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--groups", "groups", (), (TAG_SEARCH, PROFILE)),
     Flag("--chunk", "chunk", (), (TAG_SEARCH, PROFILE)),
     Flag("--prompt-tokens", "prompt_tokens", (), (TAG_SEARCH, PROFILE)),
+    Flag("--genai", "genai", (), (TAG_SEARCH, PROFILE)),
     *(
         Flag(f"--{one.name.replace('_', '-')}", f"training.{one.name}", (), _OF_TRAINING.get(one.name, (PROFILE,)))
         for one in fields(TrainingOptions)

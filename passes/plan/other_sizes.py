@@ -47,6 +47,23 @@ def cut_alike(planned: Module, other: Module) -> Module:
     return insert_symbols(other, planned.of_type(Plan))
 
 
+def cut_at_first(planned: Module, other: Module) -> Module:
+    """``other`` in the stages of ``planned``, each op in one: that of its first reader where it has several stages in
+    ``planned``, or none. So whatever a later stage reads of an earlier one crosses, sizes and masks too."""
+    entry, found = other.entry, list[Op]()
+    known = {value.name: op for op in planned.entry.ops for value in op.results}
+    last = max((len(plan.stages) for plan in planned.of_type(Plan)), default=1) - 1
+    first = dict.fromkeys((value.name for value in entry.results), last)
+    for op in reversed(entry.ops):
+        own = [*(_stated(op, known) or ())[:1], *(first[value.name] for value in op.results if value.name in first)]
+        if own:
+            found.append(op.with_facets(StageSet((min(own),))))
+            first.update((name, min(min(own), first.get(name, last))) for name in reads(op))
+    other = other.replace(entry, replace(entry, ops=tuple(reversed(found))))
+    other = insert_symbols(other.without(Topology, Plan), planned.of_type(Topology))
+    return insert_symbols(other, planned.of_type(Plan))
+
+
 def _shapes_of_elsewhere(entry: Func, known: Mapping[str, Op]) -> frozenset[str]:
     """Results of those ``Shape`` ops that a stage needs in which the value is not."""
     stages = _stages(entry, known, {value.name for op in entry.ops if op.name == SHAPE for value in op.results})
@@ -159,4 +176,4 @@ def _text(shape: Sequence[Dim] | None) -> str:
     return "x".join(map(str, shape))
 
 
-__all__ = ["cut_alike"]
+__all__ = ["cut_alike", "cut_at_first"]

@@ -88,6 +88,7 @@ def compile_(
     batch: arguments.Batch = None,
     groups: arguments.Groups = None,
     chunk: arguments.Chunk = None,
+    genai: arguments.Genai = False,
     prompt_tokens: arguments.PromptTokens = None,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
@@ -175,6 +176,7 @@ def compile_(
         batch=opt.parse_count(batch, "--batch"),
         groups=opt.parse_count(groups, "--groups"),
         chunk=chunk,
+        genai=genai,
         prompt_tokens=prompt_tokens,
     )
     if prove and (plan_only or weights is opt.Weights.NONE):

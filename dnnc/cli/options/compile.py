@@ -135,6 +135,12 @@ PromptTokens = Annotated[
         "512, or half of the context).",
     ),
 ]
+Genai = Annotated[
+    bool,
+    typer.Option(
+        "--genai", help="With --context: also write genai_config.json, with which onnxruntime-genai runs the stages in turn."
+    ),
+]
 Chunk = Annotated[
     int | None,
     typer.Option(

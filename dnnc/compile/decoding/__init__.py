@@ -4,6 +4,7 @@
 - ``prompt``: the prompt program
 - ``choice``: batch and groups, where the objective chooses them
 - ``told``: what the certificate tells of tokens
+- ``genai``: a pipeline for onnxruntime-genai
 - ``configs``: what a ``genai_config.json`` beside a model says of it
 """
 

@@ -148,6 +148,15 @@ class _Document:
         return InvalidInput(GenaiConfigInvalid(place, _told(found), expected), where=str(self.path))
 
 
+def beside(folder: Path) -> dict[str, Any]:
+    """The ``genai_config.json`` of a folder; empty where there is none. Raises InvalidInput where it is none."""
+    document = _document(folder / CONFIG)
+    if document is None:
+        return {}
+    document.decoder()
+    return document.content
+
+
 def _document(path: Path) -> _Document | None:
     return _Document(path) if path.is_file() else None
 
@@ -160,4 +169,4 @@ def _told(value: Any) -> str:
     return kinds.get(type(value), str(value)[:20] if isinstance(value, int) else "a number")
 
 
-__all__ = ["CONFIG", "LONGEST", "with_configs"]
+__all__ = ["CONFIG", "LONGEST", "beside", "with_configs"]

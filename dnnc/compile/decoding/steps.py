@@ -67,6 +67,7 @@ def of_states(options: CompileOptions) -> CompileOptions:
             "--groups": options.groups,
             "--chunk": options.chunk,
             "--prompt-tokens": options.prompt_tokens,
+            "--genai": options.genai or None,
         }
         if given := tuple(flag for flag, size in sizes.items() if size is not None):
             raise UsageError(WithoutContext(given), where=given[0])

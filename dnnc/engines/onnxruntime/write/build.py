@@ -11,8 +11,9 @@ What is in it::
     annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
     inputs.npz       the arrays of ``compile --inputs``, unless they are too large
     session.json     settings with which one ONNX Runtime session follows the plan, where one can (``one_session.py``)
+    genai_config.json  with ``--genai``: the stages as a pipeline of onnxruntime-genai, with the tokenizer's files
     stages/          stageK.onnx, and weights.data (``--weights shared``) or stageK.data (``per-stage``); of a decoder,
-                     stageK.prompt.onnx over the same weights
+                     stageK.prompt.onnx over the same weights, and with ``--genai`` stageK.open.onnx
 
 A stage on a mesh has a model for each segment of each member instead of stageK.onnx. ``stages/`` then also
 has the members' parts of weights: parts.data (``shared``) or stageK.memberI.data (``per-stage``). With ``per-stage``,
@@ -31,10 +32,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM
-from dnnc.build.decoding import PROMPT, prompt_name
+from dnnc.build.decoding import PROMPT, open_name, prompt_name
 from dnnc.build.members import model_name
 from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.build.segments import StageSegments, cut_stages, with_segments
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.write.members import MeshPrograms
 
 Progress: TypeAlias = Callable[[str, float | None], None]
+Naming: TypeAlias = Callable[[str], str]
+"""The file of a stage's model at other sizes, from that of its step."""
 WEIGHTS = ("shared", "per-stage", "none")
 SHARED_FILE = "weights.data"
 WHOLE_FILE = "whole.data"
@@ -82,6 +86,8 @@ def write_build(
     inputs: bytes | None = None,
     report: bool = True,
     prompt: Module | None = None,
+    opened: Module | None = None,
+    beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
@@ -91,7 +97,8 @@ def write_build(
     - ``test``: called with the paths of all models in ``stages/``, unless ``weights`` is ``none``; if it raises, nothing is
       written;
     - ``made_by``: the first lines of ``plan.ir``, comments;
-    - ``prompt``: the module with the stages of the prompt program, over the same weights;
+    - ``prompt``: the module with the stages of the prompt program, over the same weights; ``opened``: of those with open sizes;
+    - ``beside``: further files of the build, by name;
     - ``inputs``: the ``.npz`` of ``compile --inputs``; empty where it is too large for a build, None where there was none.
 
     Raises UsageError when ``out`` is a file or a directory that is no build, InvalidInput when data is missing or was changed
@@ -116,7 +123,12 @@ def write_build(
         if report:
             write_report(module, target)
         files = files_of(data)
-        _write_models(module, cut, files, target, weights, progress, prompt)
+        others = {prompt_name: prompt, open_name: opened}
+        _write_models(
+            module, cut, files, target, weights, progress, {name: one for name, one in others.items() if one is not None}
+        )
+        for name, content in beside.items():
+            (target / name).write_bytes(content)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
             _write_json(target / SESSION, settings)
@@ -221,9 +233,9 @@ def _write_models(
     target: Path,
     weights: str,
     progress: Progress,
-    prompt: Module | None = None,
+    others: Mapping[Naming, Module],
 ) -> None:
-    """Writes the stage models, those of the prompt program, their weights, and the annotated model."""
+    """Writes the stage models, those of the ``others``, their weights, and the annotated model."""
     (target / "stages").mkdir()
     resources, stages = module.resources, tuple(own.stage for own in cut)
     functions = [None if own.stage.mesh else own.models[0].func for own in cut]
@@ -244,7 +256,7 @@ def _write_models(
     for stage, func, stage_places in zip(stages, functions, places, strict=True):
         if func is not None:
             _save(with_places(inlined, stage_places), func, target / model_name(stage.index), program=True)
-    on_meshes = _write_prompt(prompt, resources, places, files, target) if prompt is not None else []
+    on_meshes = [one for item in others.items() for one in _write_other(*item, resources, places, files, target)]
     if weights != "none":
         by_file = {place.file: stage_places for stage_places in reversed(places) for place in stage_places.values()}
         for file, places_in_file in sorted(by_file.items()):
@@ -260,24 +272,30 @@ def _write_models(
     _save(with_places(inlined, first_places, "stages/"), module.entry, target / ANNOTATED, stages)
 
 
-def _write_prompt(
-    prompt: Module, step: Mapping[str, Resource], places: Sequence[Mapping[str, External]], files: WeightFiles, target: Path
+def _write_other(
+    named: Naming,
+    other: Module,
+    step: Mapping[str, Resource],
+    places: Sequence[Mapping[str, External]],
+    files: WeightFiles,
+    target: Path,
 ) -> list[MeshPrograms]:
-    """Writes the models of the prompt program; returns what is to be written of its stages on meshes. ``step``: the resources
-    of the step, which lie in the file of a stage at ``places``; resources that the step does not have stand in the models."""
+    """Writes the models of the stages at ``other`` sizes, ``named`` after those of the step; returns what is to be written of
+    stages on meshes. ``step``: the resources of the step, which lie in the file of a stage at ``places``; resources that the
+    step does not have stand in the models."""
     from dnnc.engines.onnxruntime.write.members import MeshPrograms
 
-    resources, on_meshes = prompt.resources, list[MeshPrograms]()
-    cut = {one.stage.index: one for one in cut_stages(prompt)}
-    for stage, of_stage in zip(prompt.of_type(Stage), places, strict=True):
+    resources, on_meshes = other.resources, list[MeshPrograms]()
+    cut = {one.stage.index: one for one in cut_stages(other)}
+    for stage, of_stage in zip(other.of_type(Stage), places, strict=True):
         used = _stored(resources, stage)
         same = {r.name for r in used if r.name in step and replace(r, facets=step[r.name].facets) == step[r.name]}
         shared = {name: place for name, place in of_stage.items() if name in same}
-        own = _with_data(prompt, {resource.name for resource in used} - shared.keys(), files)
+        own = _with_data(other, {resource.name for resource in used} - shared.keys(), files)
         if stage.mesh:
-            on_meshes.append(MeshPrograms(own, [cut[stage.index]], [shared], prompt_name))
+            on_meshes.append(MeshPrograms(own, [cut[stage.index]], [shared], named))
             continue
-        _save(with_places(own, shared), stage, target / prompt_name(model_name(stage.index)), program=True)
+        _save(with_places(own, shared), stage, target / named(model_name(stage.index)), program=True)
     return on_meshes
 
 

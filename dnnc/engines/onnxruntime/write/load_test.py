@@ -23,7 +23,7 @@ from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 
-_STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?(?:\.prompt)?\.onnx")
+_STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?(?:\.prompt|\.open)?\.onnx")
 _NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
 
 
