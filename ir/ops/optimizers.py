@@ -8,6 +8,9 @@ The operands of an optimizer are the weight, its gradient and its state; then, o
 then three that may be absent: the factor of the learning rate (``grad.rate``), a factor of the gradient, by which its norm is
 clipped and the scale of the loss undone, and whether the step is taken (``grad.loss_scale``): otherwise the results are the
 operands. ``UpdateOperands`` takes them apart. Its results are the new weight and the new state.
+
+What Adafactor does to an element depends on sums over others. These are ops of their own, and operands behind all others, so
+that members of a mesh, each with a part of the weight, add up their terms: ``ADAFACTOR_SUMS``.
 """
 
 from __future__ import annotations
@@ -40,8 +43,12 @@ STATE: Mapping[str, tuple[str, ...]] = {
 OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
 COUNTS = frozenset({"adam", "adamw", "adafactor"})
 """Optimizers that read the number of the step."""
-WHOLE = frozenset({"adafactor"})
-"""Optimizers that need whole tensors: what they do to an element depends on all."""
+ADAFACTOR, ADAFACTOR_SQUARES = "grad.adafactor", "grad.adafactor_squares"
+FACTORED_SUMS = ("row_squares", "column_squares", "squares", "row_sum")
+ADAFACTOR_SUMS = ("weight_squares", "change_squares", *FACTORED_SUMS)
+"""The sums that Adafactor reads: of the squares of the weight; of those of the gradient over the root of its averages, which is
+``grad.adafactor_squares``; and, for a weight of two dimensions or more, of the gradient's squares along each row, along each
+column, and along both, and of the averages of its rows."""
 
 _SGD = {"learning_rate": 0.001, "weight_decay": 0.0}
 _ADAM = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -103,6 +110,7 @@ class UpdateOperands(NamedTuple):
     rate: str
     scale: str
     taken: str
+    sums: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, op: Op) -> UpdateOperands:
@@ -110,7 +118,8 @@ class UpdateOperands(NamedTuple):
         counted = int(op.name.removeprefix("grad.") in COUNTS)
         more = [*names[2 + states :], "", "", "", ""]
         step = more.pop(0) if counted else ""
-        return cls(names[0], names[1], tuple(names[2 : 2 + states]), step, *more[:3])
+        rate, scale, taken, *sums = more
+        return cls(names[0], names[1], tuple(names[2 : 2 + states]), step, rate, scale, taken, tuple(filter(None, sums)))
 
 
 def in_place(op: Op) -> tuple[int, ...]:
@@ -123,7 +132,7 @@ def in_place(op: Op) -> tuple[int, ...]:
 def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     name = op.name.removeprefix("grad.")
     operands, states = UpdateOperands.of(op), len(op.results) - 1
-    if name in WHOLE:
+    if op.name == ADAFACTOR:
         yield from alike(op, types, (0, 1), (0,))
         weight = tensor(types[0])
         expected = list(state_types(name, weight).values()) if weight is not None else []
@@ -132,6 +141,10 @@ def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
             yield f"{op.name} keeps {', '.join(map(str, expected))} of {weight}, not {', '.join(map(str, given))}"
         elif weight is not None and (len(expected) != states or [tensor(v.type) for v in op.results[1:]] != expected):
             yield f"{op.name} gives the state {', '.join(map(str, expected))} of {weight}"
+        if operands.sums and len(operands.sums) != (2 if states == 1 else len(ADAFACTOR_SUMS)):
+            yield f"{op.name} takes the sums {', '.join(ADAFACTOR_SUMS)}, of a vector the first two, not {len(operands.sums)}"
+        if operands.sums and op.get("shape") is None:
+            yield f"{op.name} with sums has the shape of the whole weight"
     else:
         yield from alike(op, types, range(2 + states), range(1 + states))
     by_name = dict(zip(op.operands, types, strict=True))
@@ -149,21 +162,22 @@ def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
 
 def _optimizer(name: str) -> OpDef:
     counted, states = int(name in COUNTS), len(STATE[name])
-    fewest = 1 if name == "adafactor" else states
-    most = 2 if name == "adafactor" else states
+    fewest, most, sums = (1, 2, len(ADAFACTOR_SUMS)) if name == "adafactor" else (states, states, 0)
     numbers = tuple((key, AttrDef(AttrKind.FLOAT, True)) for key in DEFAULTS[name])
+    others = {"momentum": ((NESTEROV, AttrDef(AttrKind.INT)),), "adafactor": (("shape", AttrDef(AttrKind.INTS)),)}
     return OpDef(
         f"grad.{name}",
-        (2 + fewest + counted, 5 + most + counted),
+        (2 + fewest + counted, 5 + most + counted + sums),
         (1 + fewest, 1 + most),
-        (*numbers, (NESTEROV, AttrDef(AttrKind.INT))) if name == "momentum" else numbers,
+        (*numbers, *others.get(name, ())),
         traits=frozenset({PURE}),
         typed=_updates,
         doc=f"The weight after a step of {name}, and its state: operands are the weight, its gradient"
         + "".join(f", {state}" for state in STATE[name])
         + (", the number of the step" if counted else "")
         + "; and, where they are not absent, a factor of the learning rate, a factor of the gradient, and whether the step is "
-        "taken: if not, nothing changes.",
+        "taken: if not, nothing changes."
+        + (f" Then the sums {', '.join(ADAFACTOR_SUMS)}: of a weight whose dimensions are `shape`." if sums else ""),
     )
 
 
@@ -192,6 +206,20 @@ def _decays(op: Op) -> Iterable[str]:
 
 OPTIMIZER_OPS = (
     *map(_optimizer, STATE),
+    OpDef(
+        ADAFACTOR_SQUARES,
+        (3, 5 + len(FACTORED_SUMS)),
+        (1, 1),
+        (
+            ("beta2_decay", AttrDef(AttrKind.FLOAT, True)),
+            ("epsilon1", AttrDef(AttrKind.FLOAT, True)),
+            ("shape", AttrDef(AttrKind.INTS, True)),
+        ),
+        traits=frozenset({PURE}),
+        doc="The sum of the squares of the gradient over the root of its averages, which Adafactor scales and subtracts: "
+        "operands are the gradient, the number of the step, a factor of the gradient or none, the state, and, where that is "
+        f"row_var and col_var, the sums {', '.join(FACTORED_SUMS)}.",
+    ),
     OpDef(
         RATE,
         (1, 1),
@@ -223,17 +251,20 @@ OPTIMIZER_OPS = (
 """The ops that are defined here."""
 
 __all__ = [
+    "ADAFACTOR",
+    "ADAFACTOR_SQUARES",
+    "ADAFACTOR_SUMS",
     "COUNTS",
     "DEFAULTS",
     "EMA",
     "EMA_STATE",
+    "FACTORED_SUMS",
     "NESTEROV",
     "NUMBERS",
     "OPTIMIZERS",
     "OPTIMIZER_OPS",
     "RATE",
     "STATE",
-    "WHOLE",
     "UpdateOperands",
     "hyperparameters",
     "in_place",

@@ -39,7 +39,7 @@ from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
 from ir.ops.boxes import Placements, shape_of
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import RESHARD
-from ir.ops.optimizers import EMA, OPTIMIZERS
+from ir.ops.optimizers import ADAFACTOR_SQUARES, EMA, OPTIMIZERS, UpdateOperands
 from passes.costs.learning import of_weights
 from passes.differentiate.update import SQUARES
 from passes.graph.graph import reads
@@ -85,6 +85,8 @@ class _Chooser:
     alone: frozenset[str] = field(init=False)
     optimizers: Mapping[str, Op] = field(init=False)
     """The optimizer's op by the gradient that it reads."""
+    updates: Mapping[str, Op] = field(init=False)
+    """The optimizer's op by each resource of its state."""
     whole: Mapping[str, frozenset[int]] = field(init=False)
     """By first result, axes along which an op of phase W runs whole."""
     known: dict[tuple[int, str], list[Placements]] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class _Chooser:
             for value in op.results
         }
         self.optimizers = {op.operands[1]: op for op in self.module.entry.ops if op.name in OPTIMIZERS}
+        self.updates = {state: op for op in self.optimizers.values() for state in UpdateOperands.of(op).states}
         self.whole = self.multiplied()
 
     def multiplied(self) -> dict[str, frozenset[int]]:
@@ -236,13 +239,20 @@ class _Chooser:
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
         elif op.name in OPTIMIZERS:
             target = self.updated(op, rule, mesh, stage)
-            for state in self.states.get(op.operands[0], ()):
-                self.kept[stage][state] = target
-        elif op.name in (SQUARES, "onnx.Cast") and op.operands[0] in self.optimizers:
+            self.keep_states(op, rule, mesh, stage)
+        elif op.name in (SQUARES, ADAFACTOR_SQUARES, "onnx.Cast") and op.operands[0] in self.optimizers:
             target = self.updated_by(self.optimizers[op.operands[0]], mesh, stage)
         else:
             return None
         return self.along(rule, mesh, target)
+
+    def keep_states(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> None:
+        """The state of a weight lies as its update reads it, and a moving average as the weight is updated."""
+        target = self.updated(op, rule, mesh, stage)
+        strategies = self.along(rule, mesh, target) or []
+        for state in self.states.get(op.operands[0], ()):
+            place = op.operands.index(state) if state in op.operands else 0
+            self.kept[stage][state] = tuple(s.operands[place] for s in strategies) or target
 
     def stated(self, facet: ShardRule, rule: LayoutRule, mesh: Mesh) -> list[Strategy] | None:
         """The strategies of these names; None where the rule lacks one."""
@@ -319,6 +329,10 @@ class _Chooser:
         mesh = self.found.meshes[stage]
         whole: Placements = (Replicate(),) * len(mesh.axes)
         if name[:1] == "@":
+            update = self.updates.get(name)
+            rule = self.around.rule(bare_results(update)) if update is not None and mesh.axes else None
+            if update is not None and rule is not None and name not in self.kept[stage]:
+                self.keep_states(update, rule, mesh, stage)
             return self.kept[stage].get(name, whole)
         home = self.home.get(name)
         if home is None:

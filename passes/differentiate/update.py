@@ -4,8 +4,8 @@ The ops of each trained weight, in order, where *home* is the first stage that h
 
 1. in each stage that has a gradient: ``grad.accumulate``, the mean over the step's microbatches (in a replica, its part of the
    mean), and where the stage is replicated, ``comm.all_reduce``, the sum over the replicas;
-2. at home: the sum over stages, the optimizer's op, ``grad.ema`` where weights are averaged, and a ``grad.assign`` to each
-   resource of the optimizer's state and to the average;
+2. at home: the sum over stages, the sums that Adafactor reads, the optimizer's op, ``grad.ema`` where weights are averaged, and
+   a ``grad.assign`` to each resource of the optimizer's state and to the average;
 3. in home and every stage that reads the weight: a ``grad.assign`` of the new weight.
 
 Where the norm of gradients is clipped or the loss has a scale, all sums come first. Each home then has the sum of squares of
@@ -26,12 +26,23 @@ from ir.core.facets import UPDATE, OptimizerState
 from ir.core.module import Mesh, Resource, Splat
 from ir.core.names import unique
 from ir.core.ops import Op, Value
-from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
+from ir.core.types import ONNX_TYPES, Dim, DType, TensorType, Type, without_layout
 from ir.ops.grads import ACCUMULATE, ASSIGN, STEP
 from ir.ops.loss_scale import LOSS_SCALE, SCALE, SKIPPED, STEPS
-from ir.ops.optimizers import COUNTS, DEFAULTS, EMA, EMA_STATE, NESTEROV, RATE, state_types
+from ir.ops.optimizers import (
+    ADAFACTOR_SQUARES,
+    ADAFACTOR_SUMS,
+    COUNTS,
+    DEFAULTS,
+    EMA,
+    EMA_STATE,
+    FACTORED_SUMS,
+    NESTEROV,
+    RATE,
+    state_types,
+)
 from ir.ops.recipe import Recipe
-from passes.differentiate.site import Added, Program
+from passes.differentiate.site import AXES_OPERAND, Added, Program
 from passes.differentiate.tape import Gradients
 
 REPLICAS = "replicas"
@@ -40,6 +51,8 @@ REPLICAS = "replicas"
 
 SQUARES = "onnx.ReduceSumSquare"
 """The op that sums the squares of a gradient."""
+_AXES_OPERAND = {SQUARES: 18, "onnx.ReduceSum": AXES_OPERAND}
+"""The opset from which the axes of an op are an operand."""
 FEW = 4
 """Terms that one op sums of the many that make a norm."""
 _EPSILON = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52}
@@ -214,11 +227,14 @@ class Updates:
         if optimizer in COUNTS:
             operands.append(judged.count or self.step(at, source))
         operands += [self.rate(at, source), judged.scale, judged.taken]
+        fields = self.fields(facet, type_)
+        if optimizer == "adafactor":
+            operands += self.adafactor_sums(resource, total, states, judged, fields)
         while not operands[-1]:
             operands.pop()
         types = {resource.name: type_, **dict(zip(states, kept.values(), strict=True))}
         results = [(f"{name[1:]}.new", kind) for name, kind in types.items()]
-        new, *others = self.op(f"grad.{optimizer}", operands, results, self.fields(facet, type_), at, source)
+        new, *others = self.op(f"grad.{optimizer}", operands, results, fields, at, source)
         assigned = dict(zip(states, others, strict=True))
         if self.recipe.ema is not None:
             average = self.state(resource, EMA_STATE, type_)
@@ -239,7 +255,53 @@ class Updates:
         given = {**self.numbers, **facet.numbers}
         numbers: dict[str, float] = {key: float(given.get(key, value)) for key, value in defaults.items()}
         more = {NESTEROV: 1} if facet.name == "momentum" and given.get(NESTEROV) else {}
-        return attributes({**numbers, **more})
+        shape = {"shape": Attribute(AttrKind.INTS, type_.shape or ())} if facet.name == "adafactor" else {}
+        return attributes({**numbers, **more, **shape})
+
+    def adafactor_sums(
+        self, resource: Resource, total: Total, states: Sequence[str], judged: Judged, fields: Attributes
+    ) -> list[str]:
+        """Adds the ops that make the sums which Adafactor reads, in f32 where the weight has 16 bits. Returns their names in
+        the order of ``ADAFACTOR_SUMS``."""
+        type_, at, source = without_layout(resource.type), total.at, total.source
+        assert isinstance(type_, TensorType)
+        assert type_.shape is not None
+        wide = type_.dtype if type_.dtype in (DType.F32, DType.F64) else DType.F32
+
+        def wider(name: str, of: str) -> str:
+            if wide is type_.dtype:
+                return name
+            result = [(f"{of}.wide", TensorType(wide, type_.shape))]
+            return self.op("onnx.Cast", (name,), result, attributes(to=ONNX_TYPES[wide]), at, source)[0]
+
+        def summed(op: str, name: str, suffix: str, axes: tuple[int, ...], shape: tuple[Dim, ...]) -> str:
+            fields = attributes(keepdims=int(bool(axes)))
+            operands = [name]
+            since = _AXES_OPERAND[op]
+            if axes and (self.program.around.opsets or {}).get("onnx", since) < since:
+                fields = attributes(axes=axes, keepdims=1)
+            elif axes:
+                operands.append(self.program.constant(DType.I64, (len(axes),), axes))
+            of = wide if name[:1] == "%" or not axes else type_.dtype
+            result = [(f"{resource.name[1:]}.{suffix}", TensorType(of, shape))]
+            return self.op(op, operands, result, fields, at, source)[0]
+
+        gradient = wider(total.name, total.name[1:])
+        weight = summed(SQUARES, wider(resource.name, resource.name[1:]), ADAFACTOR_SUMS[0], (), ())
+        factored: list[str] = []
+        if len(states) > 1:
+            *front, n, m = type_.shape
+            rank = len(type_.shape)
+            rows = summed(SQUARES, gradient, FACTORED_SUMS[0], (rank - 1,), (*front, n, 1))
+            columns = summed(SQUARES, gradient, FACTORED_SUMS[1], (rank - 2,), (*front, 1, m))
+            both = summed("onnx.ReduceSum", rows, FACTORED_SUMS[2], (rank - 2,), (*front, 1, 1))
+            averages = summed("onnx.ReduceSum", states[0], FACTORED_SUMS[3], (rank - 2,), (*front, 1, 1))
+            factored = [rows, columns, both, averages]
+        step = judged.count or self.step(at, source)
+        kept = tuple((key, value) for key, value in fields if key in ("beta2_decay", "epsilon1", "shape"))
+        result = [(f"{resource.name[1:]}.{ADAFACTOR_SUMS[1]}", TensorType(wide, ()))]
+        (change,) = self.op(ADAFACTOR_SQUARES, (total.name, step, judged.scale, *states, *factored), result, kept, at, source)
+        return [weight, change, *factored]
 
     def average(self, stage: int, averages: Mapping[str, Op]) -> None:
         """Sets the running averages of a stage's replicas, each of which updated its own by its own microbatches, to their mean

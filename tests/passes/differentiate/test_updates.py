@@ -17,6 +17,7 @@ from ir.core.attributes import Attributes
 from ir.core.facets import UPDATE, OptimizerState, Phase
 from ir.ops.grads import ASSIGN
 from ir.ops.loss_scale import LossScale
+from ir.ops.optimizers import DEFAULTS
 from ir.ops.rates import COSINE, RateSchedule
 from ir.ops.rates import STEPS as STEPS_OF
 from ir.ops.recipe import Recipe
@@ -25,6 +26,7 @@ from passes.framework.base import PassContext
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 
+from dnnc.engines.torch.statements import update_helpers  # noqa: E402
 from dnnc.engines.torch.statements.run import compiled  # noqa: E402
 
 STEPS = 5
@@ -249,3 +251,19 @@ def test_updates_are_valid_ir_in_phase_u() -> None:
     assert again == module
     kinds = {op.name for op in module.entry.ops if op.facet(Phase) == Phase(UPDATE)}
     assert {"grad.adafactor", "grad.ema", "grad.loss_scale", "grad.rate", "grad.step", "onnx.ReduceSumSquare"} <= kinds
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 3, 4)])
+def test_adafactor_of_a_program_without_sums(shape: tuple[int, ...]) -> None:
+    """Programs of builds that were written before its sums were ops make them of whole tensors."""
+    generator = torch.Generator().manual_seed(1)
+    param = torch.nn.Parameter(torch.randn(shape, generator=generator))
+    weight, optimizer = param.detach().clone(), torch.optim.Adafactor([param], lr=0.1)
+    rows = torch.zeros((*shape[:-1], 1) if len(shape) > 1 else shape)
+    columns = torch.zeros((*shape[:-2], 1, shape[-1])) if len(shape) > 1 else None
+    numbers = {**DEFAULTS[ADAFACTOR], "learning_rate": 0.1}
+    for step in range(1, 4):
+        param.grad = torch.randn(shape, generator=generator)
+        update_helpers.adafactor(weight, param.grad, rows, columns, torch.tensor(step), **numbers)
+        optimizer.step()
+        torch.testing.assert_close(weight, param.detach(), rtol=1e-5, atol=1e-6)

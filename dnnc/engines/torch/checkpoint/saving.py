@@ -37,8 +37,9 @@ _NAME_BYTES = 256
 
 
 def changed(step: Step) -> set[str]:
-    """The resources that training changes: weights, the optimizer's state, running averages."""
-    return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == ASSIGN}
+    """The resources that training changes: weights, the optimizer's state, running averages. (A stage that keeps another part
+    of a weight than its resource has assigns to a value, and another stage to the resource.)"""
+    return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == ASSIGN} & step.resources.keys()
 
 
 def kept(step: Step, resumed: Checkpoint | None) -> set[str]:

@@ -27,6 +27,7 @@ from ir.core.types import Type
 from ir.layout_rules import Numbers
 from ir.ops.grads import ASSIGN
 from ir.ops.loss_scale import LOSS_SCALE
+from ir.ops.optimizers import ADAFACTOR, ADAFACTOR_SQUARES
 from ir.system.surroundings import load_torch_elsewhere
 
 load_torch_elsewhere()
@@ -48,7 +49,8 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "onnx.LRN": ("local_response",),
     "onnx.LayerNormalization": ("layer_norm",),
     "onnx.RotaryEmbedding": ("rotary",),
-    "grad.adafactor": ("adafactor",),
+    ADAFACTOR: ("adafactor", "adafactor_squares", "adafactor_averages"),
+    ADAFACTOR_SQUARES: ("adafactor_squares", "adafactor_averages"),
     "grad.adam": ("adam",),
     "grad.adamw": ("adam", "adamw"),
     "grad.ema": ("ema",),

@@ -7,7 +7,18 @@ from dnnc.engines.torch.statements.faults import AttentionNotWritten
 from ir.core.attributes import decimal
 from ir.ops.grads import DETACH
 from ir.ops.loss_scale import LOSS_SCALE, moved_by
-from ir.ops.optimizers import COUNTS, EMA, NESTEROV, RATE, STATE, WHOLE, hyperparameters, in_place
+from ir.ops.optimizers import (
+    ADAFACTOR,
+    ADAFACTOR_SQUARES,
+    COUNTS,
+    EMA,
+    NESTEROV,
+    RATE,
+    STATE,
+    UpdateOperands,
+    hyperparameters,
+    in_place,
+)
 from ir.ops.rates import KINDS, TABLE, RateSchedule
 
 
@@ -71,7 +82,7 @@ def _optimizer(call: Call) -> str:
     name, states = call.op.name.removeprefix("grad."), len(call.op.results) - 1
     tensors = 2 + states + int(name in COUNTS)
     operands = [_changed(call, i) for i in range(tensors)]
-    if name in WHOLE and states == 1:  # no state of columns
+    if call.op.name == ADAFACTOR and states == 1:  # no state of columns
         operands.insert(3, "None")
     rate, scale, taken = (call.arg(i) if call.present(i) else "" for i in range(tensors, tensors + 3))
     numbers = {key: repr(value) for key, value in hyperparameters(call.op).items()}
@@ -81,11 +92,25 @@ def _optimizer(call: Call) -> str:
         numbers[NESTEROV] = "True"
     if scale:
         numbers["scale"] = scale
+    if sums := len(UpdateOperands.of(call.op).sums):
+        numbers["shape"] = listed(call.get("shape"))
+        last = len(call.op.operands)
+        numbers["sums"] = f"({', '.join(map(call.arg, range(last - sums, last)))})"
     text = f"{name}({', '.join(operands)}, {', '.join(f'{key}={value}' for key, value in numbers.items())})"
     if not taken:
         return text
     same = ", ".join([call.arg(0), *map(call.arg, range(2, 2 + states))])
     return f"{text} if {taken} else {f'({same})' if states else same}"
+
+
+def _adafactor_squares(call: Call) -> str:
+    scale = f", scale={call.arg(2)}" if call.present(2) else ""
+    gradient, step, *behind = (call.arg(i) for i in (0, 1, *range(3, len(call.op.operands))))
+    sums = f"({', '.join(behind[2:])})" if len(behind) > 1 else "()"
+    states = [*behind[:2], "None"][:2]
+    numbers = ", ".join(f"{key}={decimal(call.get(key))!r}" for key in ("beta2_decay", "epsilon1"))
+    numbers += f", shape={listed(call.get('shape'))}"
+    return f"adafactor_squares({gradient}, {', '.join(states)}, {step}, {sums}, {numbers}{scale})"
 
 
 def _changed(call: Call, place: int) -> str:
@@ -142,6 +167,7 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.SoftmaxCrossEntropyLoss": _cross_entropy,
     "grad.accumulate": _accumulate,
     DETACH: lambda call: f"{call.arg(0)}.detach()",
+    ADAFACTOR_SQUARES: _adafactor_squares,
     EMA: _ema,
     "grad.mask": _mask,
     "grad.normal": _normal,

@@ -138,27 +138,89 @@ def adafactor(
     threshold: float,
     weight_decay: float,
     scale: Tensor | None = None,
+    shape: tuple[int, ...] = (),
+    sums: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
     """One step of torch.optim.Adafactor, in place. ``rows``, ``columns``: moving averages of the mean square of each row and
     column of the gradient, ``[.., n, 1]`` and ``[.., 1, m]``; without columns ``rows`` is that of each square. Zeros before the
-    first step; ``step`` counts from 1; ``scale``: a factor of the gradient."""
+    first step; ``step`` counts from 1; ``scale``: a factor of the gradient. ``shape``: of the whole weight, of which the
+    tensors may be parts; ``sums``: over the whole weight, the squares of the weight and ``adafactor_squares``, then, with
+    columns, what ``adafactor_averages`` reads. Without sums tensors are whole."""
+    numbers = {"beta2_decay": beta2_decay, "epsilon1": epsilon1}
+    if not sums:  # of a program that was written before there were sums
+        shape, squares = tuple(weight.shape), grad * grad
+        factored: tuple[Tensor, ...] = ()
+        if columns is not None:
+            along = (squares.sum(-1, keepdim=True), squares.sum(-2, keepdim=True), squares.sum((-2, -1), keepdim=True))
+            factored = (*along, rows.sum(-2, keepdim=True))
+        change = adafactor_squares(grad, rows, columns, step, factored, shape=shape, scale=scale, **numbers)
+        sums = (weight.square().sum(), change, *factored)
+    new_rows, new_columns, variance = adafactor_averages(grad, rows, columns, step, sums[2:], shape, scale, **numbers)
+    size = 1.0
+    for length in shape:
+        size *= length**0.5
+    rate = max(epsilon2, float(sums[0]) ** 0.5 / size) * min(learning_rate, int(step) ** -0.5)
     if scale is not None:
         grad = grad * scale
-    count, size = int(step), weight.numel() ** 0.5
-    fresh = count**beta2_decay
-    change = max(epsilon2, float(weight.norm()) / size) * min(learning_rate, count**-0.5)
     if weight_decay:
         weight.mul_(1.0 - learning_rate * weight_decay)
-    squares = grad * grad
+    update = variance.rsqrt_().mul_(grad)
+    weight.add_(update, alpha=-rate / max(1.0, float(sums[1]) ** 0.5 / (size * threshold)))
+    rows.copy_(new_rows)
+    if columns is None or new_columns is None:
+        return weight, rows
+    return weight, rows, columns.copy_(new_columns)
+
+
+def adafactor_squares(
+    grad: Tensor,
+    rows: Tensor,
+    columns: Tensor | None,
+    step: Tensor,
+    sums: tuple[Tensor, ...],
+    *,
+    beta2_decay: float,
+    epsilon1: float,
+    shape: tuple[int, ...],
+    scale: Tensor | None = None,
+) -> Tensor:
+    """The sum of the squares of the gradient over the root of its new averages. Arguments: see ``adafactor``; ``sums``: what
+    ``adafactor_averages`` reads."""
+    numbers = {"beta2_decay": beta2_decay, "epsilon1": epsilon1}
+    variance = adafactor_averages(grad, rows, columns, step, sums, shape, scale, **numbers)[2]
+    wide = grad if grad.dtype == torch.float64 else grad.float()
+    total = (wide * wide).div_(variance).sum()
+    return total if scale is None else total * (scale * scale)
+
+
+def adafactor_averages(
+    grad: Tensor,
+    rows: Tensor,
+    columns: Tensor | None,
+    step: Tensor,
+    sums: tuple[Tensor, ...],
+    shape: tuple[int, ...],
+    scale: Tensor | None,
+    *,
+    beta2_decay: float,
+    epsilon1: float,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The new averages, and the variance of each element that follows from them. ``sums``, with columns: the squares of the
+    gradient of each row, each column, and both, and the averages of rows; shapes are those of ``rows``, ``columns``, ``[.., 1,
+    1]`` and ``[.., 1, 1]``."""
+    fresh = int(step) ** beta2_decay
+    factor = 1.0 if scale is None else scale * scale
     if columns is None:
-        variance = rows.lerp_(squares, fresh).clone()
-    else:
-        rows.lerp_(squares.mean(dim=-1, keepdim=True), fresh)
-        columns.lerp_(squares.mean(dim=-2, keepdim=True), fresh)
-        variance = (rows @ columns).div_(rows.mean(dim=-2, keepdim=True).clamp_(min=epsilon1))
-    update = variance.clamp_(min=epsilon1 * epsilon1).rsqrt_().mul_(grad)
-    weight.add_(update, alpha=-change / max(1.0, float(update.norm()) / (size * threshold)))
-    return (weight, rows) if columns is None else (weight, rows, columns)
+        rows = rows.lerp(grad * grad * factor, fresh)
+        return rows, None, rows.clamp(min=epsilon1 * epsilon1)
+    n, m = shape[-2:]
+    rows, columns = (
+        old.lerp((new * factor / length).to(old.dtype), fresh)
+        for old, new, length in ((rows, sums[0], m), (columns, sums[1], n))
+    )
+    mean = (sums[3] * (1.0 - fresh) + sums[2] * (factor * (fresh / m))) / n
+    variance = (rows @ columns).div_(mean.clamp(min=epsilon1)).clamp_(min=epsilon1 * epsilon1)
+    return rows, columns, variance
 
 
 def ema(average: Tensor, weight: Tensor, step: int, *, decay: float) -> Tensor:

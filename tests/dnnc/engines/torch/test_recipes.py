@@ -27,6 +27,7 @@ PLANS = {
     "mesh": ("--mesh", "2", "--strategy", "megatron"),
     "parts": ("--mesh", "2", "--strategy", "data", "--sync", "reduce_scatter"),
 }
+MESHES = ("-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--strategy", "megatron")
 WARM = ("--learning-rate-schedule", "cosine,steps=6,warmup=2,start=0.5,end=0.1")
 RECIPES = {
     "adamw": ("--optimizer", "adamw", "--clip-norm", "0.3", *WARM, "--ema", "0.8", "--no-decay", "--weight-decay", "0.2"),
@@ -64,6 +65,16 @@ def test_steps_are_those_of_torch(plan: str, recipe: str, tmp_path: Path, capsys
     found = checked(build, capsys)
     assert (found["steps"], found["not_compared"]) == (4, [])
     assert model == GPT2 or found["worst"]["difference"] < 1e-5  # of attention, biases of keys follow rounding alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
+def test_a_tied_weight_of_two_meshes(optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second mesh keeps other parts of it than the resource has, so it assigns to what no checkpoint holds."""
+    build = compiled(tmp_path / "build", *MESHES, "--optimizer", optimizer, model=GPT2, loss="cross-entropy:logits")
+    report = prove(build)
+    assert report.proven, report.failures
+    assert checked(build, capsys)["weights"] > 24
 
 
 @pytest.mark.slow
