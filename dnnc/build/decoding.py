@@ -28,10 +28,10 @@ from typing import Any
 
 from ir.core.types import DType, TensorType
 
-ROLES = ("ids", "mask", "positions", "position", "lengths", "given")
+ROLES = ("ids", "mask", "positions", "position", "lengths", "given", "branch")
 """What an input of a decoder is to a step of s tokens in each of B sequences: token ids [B, s], the mask of all positions
 [B, T], the position of each token [B, s], that of the first one [B], the count of filled positions behind the step [B], and
-what a sequence is given where it begins: a state without a result."""
+what a sequence is given where it begins: a state without a result; and what is true in each step, [1]: with caches."""
 
 STOP = "decoding.stop"
 """The attribute of an entry function that lists the tokens which end a text."""

@@ -113,6 +113,8 @@ class Steps:
             value = np.full((batch, 1), position)
         elif role in ("position", "lengths"):
             value = np.full(batch, position + (role == "lengths"))
+        elif role == "branch":
+            value = np.ones(1)
         else:  # no op reads it, or it would have a role
             value = np.zeros([dim if isinstance(dim, int) else self.sizes.get(dim, 1) for dim in self.ports[name].shape])
         return to_raw(value.astype(BY_NUMBER[self._element(name)].carrier))

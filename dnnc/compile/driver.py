@@ -303,6 +303,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         allow_missing_weights=not bytes_needed and given is None,
         arrays=given.shapes if given is not None else None,
         limits=options.limits,
+        caches=options.context is not None,
     )
     stepping = with_past_checked(imported.module, options, pass_context(sink, progress))
     module, note = with_topology(expand(stepping), topology, pipeline), ""

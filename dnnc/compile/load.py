@@ -32,9 +32,11 @@ def load_model(
     allow_missing_weights: bool = False,
     limits: Limits = LIMITS,
     arrays: Arrays | None = None,
+    caches: bool = False,
 ) -> ImportedModel:
     """The program that ``spec`` names. ``allow_missing_weights``: absent or short weight files are a warning (enough to plan).
-    ``arrays`` bind the dimensions of inputs as ``dims`` do.
+    ``arrays`` bind the dimensions of inputs as ``dims`` do. ``caches``: of an ONNX file that holds a decoder with caches and
+    one without, the one with caches; its entry's attribute ``decoding.branch`` names the input that chose.
 
     Raises InvalidInput for what cannot be read and for arrays that contradict the model, each other or ``dims``; UsageError for
     dims that the model lacks.
@@ -51,7 +53,7 @@ def load_model(
         from dnnc.onnx.importer.read import import_model
 
         imported = import_model(
-            path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays
+            path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays, caches=caches
         )
         imported = replace(imported, module=with_configs(imported.module, path))
     module = imported.module

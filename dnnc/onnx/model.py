@@ -19,6 +19,8 @@ from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 if TYPE_CHECKING:
     from dnnc.onnx.weights import WeightFiles
 
+CHOOSES_CACHES = "use_cache_branch"
+"""The input by which a decoder that optimum merged chooses its branch with caches."""
 _SHOWN = 20
 """The most messages about dimensions without a number; one message is about one dimension."""
 

@@ -17,9 +17,9 @@ from typing import Any
 from dnnc.build.decoding import STOP, open_name
 from dnnc.build.members import model_name
 from dnnc.compile.decoding.configs import CONFIG, beside
+from dnnc.compile.decoding.steps import load_step
 from dnnc.compile.faults import NotForGenai
 from dnnc.compile.flags import CompileOptions
-from dnnc.compile.load import load_model
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.module import Func, Module, Plan, Stage
@@ -66,7 +66,7 @@ def genai_of(planned: Module, options: CompileOptions, context: PassContext) -> 
     """The pipeline of a planned step of a decoder, expanded. Raises InvalidInput where onnxruntime-genai could not run it."""
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     provider = _provider(planned)
-    opened = expand(load_model(options.model, {}, DiagnosticSink(), limits=options.limits).module)
+    opened = expand(load_step(replace(options, dims={}), DiagnosticSink()))
     module = cut_at_first(planned, expand(PASSES["canonicalize"]().run(opened, inside)))
     module = expand(LocalizePass().run(expand(LowerPass().run(module, inside)), inside))
     folder = Path(options.model).parent

@@ -28,6 +28,7 @@ from dnnc.compile.faults import (
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
+from dnnc.onnx.model import CHOOSES_CACHES
 from dnnc.zoo import require_options
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
@@ -45,8 +46,6 @@ from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
 ZOO = "zoo:"
-BRANCH = "%use_cache_branch"
-"""The input by which a decoder that optimum merged chooses its branch."""
 GATHER = "onnx.Gather"
 _OF_SIZES = ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile")
 OF_SIZES = frozenset({GROUP_QUERY, *(f"onnx.{name}" for name in _OF_SIZES)})
@@ -121,10 +120,7 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         sizes = {"context": context, length: step} | ({} if options.batch is None else {"batch": options.batch})
         parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
-    imported = load_model(options.model, options.largest, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
-    func = imported.module.entry
-    if BRANCH in {arg.name for arg in func.args}:
-        raise InvalidInput(TwoBranches(BRANCH[1:]), where=options.model)
+    func = load_step(options, DiagnosticSink()).entry
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
     _require_batch_first(func, pairs, roles)
@@ -136,10 +132,18 @@ def fixed_batch(options: CompileOptions) -> int | None:
     """The batch that the file of a decoder, or ``--dim``, fixes; None where it is open."""
     if options.model.startswith(ZOO):
         return None
-    sink = DiagnosticSink()
-    func = load_model(options.model, options.largest, sink, allow_missing_weights=True, limits=options.limits).module.entry
-    batch = next(iter(_shape(_ids(func, options))), None)
+    batch = next(iter(_shape(_ids(load_step(options, DiagnosticSink()).entry, options))), None)
     return batch if isinstance(batch, int) else None
+
+
+def load_step(options: CompileOptions, sink: DiagnosticSink) -> Module:
+    """The model of ``options``, that with caches; its weights may be missing. Raises as ``load_model``, and InvalidInput where
+    an input chooses otherwise between caches and none than by an ``If``."""
+    more: dict[str, Any] = {"limits": options.limits, "caches": options.context is not None}
+    module = load_model(options.model, options.largest, sink, allow_missing_weights=True, **more).module
+    if options.context is not None and f"%{CHOOSES_CACHES}" in {arg.name for arg in module.entry.args}:
+        raise InvalidInput(TwoBranches(CHOOSES_CACHES), where=options.model)
+    return module
 
 
 def require_sizes(module: Module, options: CompileOptions, step: int = 1) -> None:
@@ -191,7 +195,7 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
         return module
     at = sized(replace(options, context=options.context + 1))
     inside = replace(context, sink=DiagnosticSink(), statistics={})
-    longer = load_model(at.model, at.largest, inside.sink, allow_missing_weights=True, limits=options.limits).module
+    longer = load_step(at, inside.sink)
     types = {arg.name: arg.type for arg in longer.entry.args}
     if fixed := [arg.name[1:] for arg in module.entry.args if arg.name[1:] in growing and types[arg.name] == arg.type]:
         context.sink.warn(LengthFixed(fixed[0]), where=fixed[0])
@@ -309,10 +313,10 @@ def chunk_of(options: CompileOptions) -> int:
 def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], context: PassContext) -> Module:
     """The model at ``step`` tokens of each sequence, with costs, expanded. Raises as ``sized`` and the passes."""
     at = sized(options, step)
-    imported = load_model(at.model, at.largest, context.sink, allow_missing_weights=True, limits=options.limits)
+    module = load_step(at, context.sink)
     if step > 1:
-        require_sizes(imported.module, options, step)
-    module = expand(with_past_checked(imported.module, options, context) if step == 1 else imported.module)
+        require_sizes(module, options, step)
+    module = expand(with_past_checked(module, options, context) if step == 1 else module)
     for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
         module = expand(one.run(module, context))
     return module

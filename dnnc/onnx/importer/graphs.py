@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, TensorProto, helper
+
+from dnnc.onnx.model import CHOOSES_CACHES
 
 
 def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -30,4 +32,54 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
         yield from one.node
 
 
-__all__ = ["all_nodes", "graphs", "subgraphs"]
+def take_caches(graph: GraphProto) -> bool:
+    """Puts the branch with caches in the place of an ``If`` on ``use_cache_branch``, in a valid graph whose nodes are in order:
+    that input becomes true, and results that are then computed from no input are left out. Returns whether there was such an
+    ``If``."""
+    at = next((n for n, node in enumerate(graph.node) if node.op_type == "If" and node.input[0] == CHOOSES_CACHES), None)
+    chosen = next((value for value in graph.input if value.name == CHOOSES_CACHES), None)
+    if at is None or chosen is None:
+        return False
+    node, nodes = graph.node[at], list(graph.node)
+    branch = dict(subgraphs(node))["then_branch"]
+    made = {name for one in branch.node for name in one.output} | {one.name for one in branch.initializer}
+    names, copies = dict[str, str](), list[NodeProto]()
+    for given, name in zip((value.name for value in branch.output), node.output, strict=True):
+        if given in made and given not in names:
+            names[given] = name
+        elif name:  # it is of the graph around, or given twice
+            copies.append(helper.make_node("Identity", [names.get(given, given)], [name]))
+    _rename(branch, {before: after for before, after in names.items() if after})
+    nodes[at : at + 1] = [*branch.node, *copies]
+    graph.initializer.extend(branch.initializer)
+    graph.value_info.extend(value for value in branch.value_info if value.name not in node.output)
+    graph.initializer.append(helper.make_tensor(CHOOSES_CACHES, TensorProto.BOOL, [1], [True]))
+    graph.input.remove(chosen)
+    varying = {value.name for value in graph.input} - {one.name for one in graph.initializer}
+    for one in nodes:
+        read = {*one.input, *(name for inner in all_nodes_of(one) for name in inner.input)}
+        varying.update(one.output if varying & read else ())
+    results = [value for value in graph.output if value.name in varying]
+    del graph.node[:], graph.output[:]
+    graph.node.extend(nodes)
+    graph.output.extend(results)
+    return True
+
+
+def all_nodes_of(node: NodeProto) -> Iterator[NodeProto]:
+    """The nodes of the graphs that a node holds."""
+    for _, inner in subgraphs(node):
+        yield from all_nodes(inner)
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Renames values wherever the graph, or one inside it, makes or reads them."""
+    for inner in graphs(graph):
+        for one in inner.node:
+            one.input[:] = [names.get(name, name) for name in one.input]
+            one.output[:] = [names.get(name, name) for name in one.output]
+        for value in (*inner.initializer, *inner.output, *inner.value_info):
+            value.name = names.get(value.name, value.name)
+
+
+__all__ = ["all_nodes", "graphs", "subgraphs", "take_caches"]

@@ -35,7 +35,7 @@ from dnnc.onnx.importer.faults import (
     TrainingMetadataInvalid,
 )
 from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions
-from dnnc.onnx.importer.graphs import graphs, subgraphs
+from dnnc.onnx.importer.graphs import graphs, subgraphs, take_caches
 from dnnc.onnx.importer.inference.claims import refuse_defaults
 from dnnc.onnx.importer.inference.faults import UnknownRanks
 from dnnc.onnx.importer.inference.shapes import infer_shapes
@@ -44,7 +44,7 @@ from dnnc.onnx.importer.inference.value_types import graph_types, has_rank
 from dnnc.onnx.importer.model_dims import bind_dims, input_types, model_symbols, name_input_dims
 from dnnc.onnx.importer.model_file import open_model
 from dnnc.onnx.importer.refusals import refuse_nodes
-from dnnc.onnx.model import Arrays, ImportedModel, bindings_of, dim_flags, used_names
+from dnnc.onnx.model import CHOOSES_CACHES, Arrays, ImportedModel, bindings_of, dim_flags, used_names
 from dnnc.onnx.opdefs import DIALECTS
 from dnnc.onnx.protobuf.wire import INLINE_LIMIT, SELF
 from dnnc.onnx.types import dense_of, tensor_type
@@ -58,6 +58,7 @@ from ir.core.module import External, Func, Inline, Module, Resource, ResourceDat
 from ir.core.names import unique
 from ir.core.ops import Location, Op, Region, Value
 from ir.core.types import UNKNOWN, DType, TensorType, Type
+from passes.prepare.states.decoder import BRANCH
 
 _SHOWN = 5
 """Values without a shape that one warning names."""
@@ -71,8 +72,10 @@ def import_model(
     allow_missing_weights: bool = False,
     limits: Limits = LIMITS,
     arrays: Arrays | None = None,
+    caches: bool = False,
 ) -> ImportedModel:
-    """The program of an ONNX file (``.onnx``, or ONNX's text syntax in ``.onnxtxt``).
+    """The program of an ONNX file (``.onnx``, or ONNX's text syntax in ``.onnxtxt``). ``caches``: of a file of two models, the
+    one with caches (``graphs.take_caches``).
 
     Raises InvalidInput for a file that is no whole, valid model, or whose weights are not all there (a warning with
     ``allow_missing_weights``); UsageError for ``dims`` that the model does not have.
@@ -82,7 +85,7 @@ def import_model(
     model, file = open_model(path, limits)
     files = WeightFiles(path.parent, {path.name: file})
     names = {"where": str(path), "file": path.name, "name": path.stem}
-    module = import_proto(model, **names, files=files, dims=dims, sink=sink, limits=limits, arrays=arrays)
+    module = import_proto(model, **names, files=files, dims=dims, sink=sink, limits=limits, arrays=arrays, caches=caches)
     faults = [replace(fault, where=f"{path}: {fault.where}") for fault in missing_data(module, files)]
     if faults and not allow_missing_weights:
         raise InvalidInput(faults)
@@ -103,6 +106,7 @@ def import_proto(
     sink: DiagnosticSink | None = None,
     limits: Limits = LIMITS,
     arrays: Arrays | None = None,
+    caches: bool = False,
 ) -> Module:
     """The module of a model in memory, which is changed. ``where``: how messages call it; ``file``: the file name that
     ``wire.SELF`` stands for; ``files``: those of its weights."""
@@ -112,6 +116,7 @@ def import_proto(
     check_model(model, where, sink)
     if model.training_info:
         sink.warn(TrainingInfoIgnored(), where=where)
+    taken = caches and take_caches(model.graph)
     name_input_dims(model)
     ports = Ports(model)
     bindings = bindings_of(dims or {}, arrays, input_types(model), model_symbols(model))
@@ -132,7 +137,7 @@ def import_proto(
         sink.raise_errors()
     for remark in remarks.diagnostics:
         sink.emit(remark)
-    module = translator.module(name or model.graph.name or "model")
+    module = translator.module(name or model.graph.name or "model", {BRANCH: CHOOSES_CACHES} if taken else {})
     sink.raise_errors()
     faults = verify(module, dialects=DIALECTS)
     if faults:
@@ -181,7 +186,8 @@ class _Translator:
                 added.raw_data = dense.data
             del graph.sparse_initializer[:]
 
-    def module(self, name: str) -> Module:
+    def module(self, name: str, facts: Mapping[str, object]) -> Module:
+        """``facts``: attributes of the entry."""
         graph = self.model.graph
         initialized = {tensor.name for tensor in graph.initializer}
         hidden = [value.name for value in graph.input if value.name in initialized]
@@ -199,7 +205,7 @@ class _Translator:
         args = tuple(Value("%" + v.name, types.get(v.name, UNKNOWN)) for v in graph.input if v.name not in initialized)
         ops = self._ops(graph, scope, types, "main")
         results = tuple(Value(scope[v.name], types.get(v.name, UNKNOWN)) for v in graph.output)
-        func = Func(unique("@main", self.symbols), args, results, ops)
+        func = Func(unique("@main", self.symbols), args, results, ops, attributes(facts))
         versions = {f"opset.{entry.domain or 'onnx'}": entry.version for entry in self.model.opset_import}
         producer = " ".join(filter(None, (self.model.producer_name, self.model.producer_version)))
         about = {"ir_version": self.model.ir_version, **({"producer": producer} if producer else {}), **versions}

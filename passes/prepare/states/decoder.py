@@ -23,6 +23,8 @@ GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attenti
 RELATIVE = "decoding.relative"
 """The attribute of an entry function that lists the constants of a step, one row for its token, which depend on the distances
 of keys to that token alone: they are shifted where the past is one longer."""
+BRANCH = "decoding.branch"
+"""The attribute of an entry function that names the input of its file which is true in each step, and no argument any more."""
 TABLES = {GROUP_QUERY: (7, 8), "onnx.com.microsoft.RotaryEmbedding": (2, 3)}
 """Operands that have a row for each position: cosines and sines."""
 SAME_NUMBERS = frozenset(f"onnx.{name}" for name in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -59,6 +61,10 @@ class Decoder:
         self.given: list[Value] = []
         self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
 
+    def branch(self) -> dict[str, str]:
+        """The input that chooses caches, with its role; nothing where the file has none."""
+        return {attribute.value: "branch" for key, attribute in self.func.attributes if key == BRANCH}
+
     def _ids(self) -> Value:
         found = next((arg for arg in self.others if self.roles.get(arg.name[1:]) is Role.IDS), None)
         if found is None:
@@ -86,7 +92,7 @@ class Decoder:
             "decoding.position": self.writer.position.name[1:],
             "decoding.logits": self.logits.name[1:] if self.logits is not None else "",
             "decoding.context": self.context,
-            "decoding.inputs": tuple(f"{name}={role}" for name, role in self.roles.items()),
+            "decoding.inputs": tuple(f"{name}={role}" for name, role in {**self.roles, **self.branch()}.items()),
         }
         sources = {f"%{pair.source}" for pair in self.axes}
         kept = [arg for arg in self.func.args if arg not in self.others or arg.name in sources or arg in self.given]

@@ -122,7 +122,7 @@ class TooFewPositions(Fault, code="E4113"):
 
 
 class TwoBranches(Fault, code="E4114"):
-    """An export holds two models, with caches and without, and an input that chooses between them."""
+    """An export holds two models, with caches and without, and an input that chooses between them, not by an If."""
 
     message = "the input {name} chooses between two models in this file, with caches and without; one with caches is needed"
     hint = (
