@@ -20,25 +20,32 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnc.build.build import Build
+from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.answers import CLOSED, CONTEXT, LENGTH, STOP, Answer, Request
 from dnnc.engines.onnxruntime.decoding.given import given_bytes
 from dnnc.engines.onnxruntime.decoding.wire import (
     CONTROL,
+    COUNT,
     GIVEN,
+    IDLE,
+    KIND,
     LOGITS,
+    POSITION,
     PROMPT,
+    RESET,
+    ROW,
+    SEED,
     STEP,
     TOKENS,
-    control_rows,
     float_bits,
 )
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build, require_decoding
@@ -61,38 +68,92 @@ _MOST_LOSSES, _AGAIN_SECONDS = 3, 60.0
 @dataclass(slots=True)
 class Place:
     """Sequence ``number`` of a group. ``kept``: the tokens of its sequence; ``cached``: how many of them its caches have, of
-    the steps under way too; ``drawn``: tokens of its answer; ``reset``: another sequence was here before; ``how``: words of a
-    table that say how its tokens are drawn."""
+    the steps under way too; ``most``: how many there are when its answer ends."""
 
     number: int
     answer: Answer | None = None
     kept: list[int] = field(default_factory=list)
     cached: int = 0
-    drawn: int = 0
-    reset: bool = False
-    how: tuple[int, ...] = ()
-
-    def take(self, answer: Answer) -> None:
-        self.answer, self.kept, self.cached, self.drawn, self.reset = answer, list(answer.request.ids), 0, 0, True
-        asked = answer.request
-        self.how = asked.seed, asked.top_k, float_bits(asked.temperature), float_bits(asked.top_p)
+    most: int = 0
 
 
 @dataclass(slots=True)
 class Group:
-    """``busy``: whether a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of;
-    ``feeds``: links to the processes that serve it; ``drawn_by``: the link (its ``id``) by which its tokens come back."""
+    """``table``, ``ids``: what its last step was fed (``wire``). ``advance``: by how much the table of its next step is larger,
+    where each place goes on by the token that it draws; else None. ``busy``: whether a step of it is under way; ``drawing``:
+    places whose next token it draws, with the answers it is of; ``feeds``: links to the processes that serve it; ``drawn_by``:
+    the link (its ``id``) by which its tokens come back."""
 
     number: int
     places: list[Place]
+    table: Array
+    ids: Array
+    advance: Array | None = None
     busy: bool = False
     drawing: list[tuple[Place, Answer]] = field(default_factory=list)
     feeds: list[FeedQueue] = field(default_factory=list)
     drawn_by: int = 0
 
+    @classmethod
+    def empty(cls, number: int, batch: int) -> Group:
+        table = np.array([(STEP, number, *IDLE[2:]), *[IDLE] * batch], np.int64)
+        return cls(number, [Place(sequence) for sequence in range(batch)], table, np.zeros(batch, np.int64))
+
     @property
     def taken(self) -> int:
         return sum(place.answer is not None for place in self.places)
+
+    def seat(self, answer: Answer, context: int) -> None:
+        """Gives an answer a free place, of which there is one."""
+        place, asked = next(place for place in self.places if place.answer is None), answer.request
+        place.answer, place.kept, place.cached = answer, list(asked.ids), 0
+        place.most = context if asked.max_tokens is None else min(context, len(asked.ids) + asked.max_tokens)
+        how = asked.seed, 0, asked.top_k, float_bits(asked.temperature), float_bits(asked.top_p)
+        self.table[1 + place.number, SEED:] = how
+        self.advance = None
+
+    def leave(self, place: Place) -> None:
+        """Frees a place."""
+        place.answer = self.advance = None
+        self.table[1 + place.number] = IDLE
+
+    def forget(self) -> None:
+        """Notes that no step is under way and that the caches are empty."""
+        self.busy, self.advance = False, None
+        for place in self.places:
+            place.cached = 0
+
+    def fill(self, decoding: Decoding) -> list[Mapping[str, Array]]:
+        """Makes the table and the ids of the next step. Returns what sequences that begin with it are given."""
+        active = [place for place in self.places if place.answer is not None]
+        length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
+        self.table[0, KIND], self.ids = PROMPT if length > 1 else STEP, np.zeros(decoding.batch * length, np.int64)
+        self.drawing, self.advance = [], np.zeros_like(self.table)
+        given: list[Mapping[str, Array]] = []
+        for place in active:
+            assert place.answer is not None
+            begin, asked = min(place.cached, decoding.context - length), place.answer.request
+            tokens = place.kept[begin : begin + length]
+            self.ids[place.number * length :][: len(tokens)] = tokens
+            if place.cached == 0:
+                given.append(asked.given)
+            row = self.table[1 + place.number]
+            row[POSITION], row[ROW], row[RESET], row[COUNT] = begin, -1, place.cached == 0, len(place.kept) - len(asked.ids)
+            place.cached = begin + len(tokens)
+            if place.cached == len(place.kept):
+                row[ROW] = len(tokens) - 1
+                self.drawing.append((place, place.answer))
+                self.advance[1 + place.number, [POSITION, COUNT]] = 1
+        if length > 1 or given or len(self.drawing) < len(active):
+            self.advance = None
+        return given
+
+    def go_on(self) -> None:
+        """Makes the table of the next step where ``advance`` says it."""
+        assert self.advance is not None
+        self.table += self.advance
+        for place, _ in self.drawing:
+            place.cached += 1
 
 
 class Decoder(Served[Answer]):
@@ -109,10 +170,10 @@ class Decoder(Served[Answer]):
         every = ((stage.index, self.decoding.of_stage(stage.index)) for stage in build.stages)
         given = {stage: [state for state in states if not state.result] for stage, states in every}
         self._given = {stage: states for stage, states in given.items() if states}
-        batch = range(self.decoding.batch)
-        self._groups = [Group(group, [Place(n) for n in batch]) for group in range(self.decoding.groups)]
+        self._groups = [Group.empty(group, self.decoding.batch) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
         self._left: SimpleQueue[Answer] = SimpleQueue()
+        self._outbox: list[tuple[Callable[[Any], None], Any]] = []
         self._under_way: dict[int, deque[Group]] = {}
 
     def ask(self, request: Request) -> Answer:
@@ -137,11 +198,9 @@ class Decoder(Served[Answer]):
         self._under_way = {id(sink): deque() for sink in draw}
         self._pipeline.order(ENDLESS, False)
         for group in self._groups:
-            group.busy = False
+            group.forget()
             group.feeds = [feed for feed in self._feeds if self._serves(feed.end, group)]
             group.drawn_by = next(id(sink) for sink in draw if self._serves(sink, group))
-            for place in group.places:
-                place.cached, place.reset = 0, True
 
     def _serves(self, end: StarterEnd, group: Group) -> bool:
         """Whether the place at the other end works on the steps of a group: all members of a mesh do."""
@@ -150,9 +209,12 @@ class Decoder(Served[Answer]):
 
     def _round(self) -> None:
         self._seat()
-        for group in self._groups:
-            if not group.busy and group.taken:
-                self._feed(group)
+        try:
+            for group in self._groups:
+                if not group.busy and group.taken:
+                    self._feed(group)
+        finally:
+            self._deliver()
         self._pipeline.busy = any(group.busy for group in self._groups)
         for sink in self._pipeline.wait():
             self._collect(sink)
@@ -163,6 +225,7 @@ class Decoder(Served[Answer]):
             self._pipeline.recovery.answered()
 
     def _fail(self, error: BaseException) -> None:
+        self._deliver()
         seated = [place.answer for group in self._groups for place in group.places if place.answer is not None]
         for answer in (*seated, *self._waiting, *drained(self._inbox)):
             answer.fail(copy(error))
@@ -174,52 +237,42 @@ class Decoder(Served[Answer]):
         for answer in drained(self._left):
             if answer in self._waiting:
                 self._waiting.remove(answer)
-                answer.end(CLOSED)
+                self._outbox.append((answer.end, CLOSED))
             for group in self._groups:
                 for place in group.places:
                     if place.answer is answer:
-                        self._end(place, CLOSED)
+                        self._end(group, place, CLOSED)
         while self._waiting:
             group = min(self._groups, key=lambda group: group.taken)
             if group.taken == len(group.places):
                 return
-            next(place for place in group.places if place.answer is None).take(self._waiting.popleft())
+            group.seat(self._waiting.popleft(), self.decoding.context)
 
     def _feed(self, group: Group) -> None:
         """Feeds a step of a group."""
-        decoding, active = self.decoding, [place for place in group.places if place.answer is not None]
-        length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
-        rows = control_rows(decoding.batch, PROMPT if length > 1 else STEP, group.number)
-        words = [0] * (decoding.batch * length)
         given: list[Mapping[str, Array]] = []
-        group.drawing = []
-        for place in active:
-            assert place.answer is not None
-            begin = min(place.cached, decoding.context - length)
-            tokens = place.kept[begin : begin + length]
-            words[place.number * length : place.number * length + len(tokens)] = tokens
-            place.cached = begin + len(tokens)
-            row = -1
-            if place.cached == len(place.kept):
-                row = len(tokens) - 1
-                group.drawing.append((place, place.answer))
-            seed, *how = place.how
-            rows[1 + place.number] = (begin, row, int(place.reset), seed, place.drawn, *how)
-            if place.reset:
-                given.append(place.answer.request.given)
-            place.reset = False
+        if group.advance is None:
+            given = group.fill(self.decoding)
+        else:
+            group.go_on()
         if not any(other.busy for other in self._groups):
             self._pipeline.begin()
         group.busy = True
         self._under_way[group.drawn_by].append(group)
-        table, ids = np.array(rows, np.int64), np.array(words, np.int64)
-        values = {CONTROL: Raw(_INT64, table.shape, table), decoding.ids: Raw(_INT64, ids.shape, ids)}
+        table = group.table.copy()  # a place may be free for another before a link has a free slot
+        values = {CONTROL: Raw(_INT64, table.shape, table), self.decoding.ids: Raw(_INT64, group.ids.shape, group.ids)}
         for stage, states in self._given.items():
             data = given_bytes(states, given)
             values[f"{GIVEN}.{stage}"] = Raw(_UINT8, data.shape, data)
         for feed in group.feeds:
             feed.queue.append(values)
             self._pipeline.feed(feed.end, feed)
+
+    def _deliver(self) -> None:
+        """Tells callers what was drawn for them: after the next steps are fed, since that may let other threads run."""
+        for tell, what in self._outbox:
+            tell(what)
+        self._outbox.clear()
 
     def _collect(self, sink: StarterEnd) -> None:
         """Takes the tokens of the steps that are done."""
@@ -232,7 +285,10 @@ class Decoder(Served[Answer]):
                 if (logits := values.get(LOGITS)) is not None:
                     for place, answer in group.drawing:
                         answer.logits.append(logits.data[place.number].copy())
-                self._take_tokens(group, values[TOKENS].data.tolist())
+                tokens = values[TOKENS].data
+                self._take_tokens(group, tokens.tolist())
+                if group.advance is not None:
+                    np.maximum(tokens, 0, out=group.ids)
             sink.side.release(slot)
 
     def _take_tokens(self, group: Group, tokens: list[int]) -> None:
@@ -242,22 +298,20 @@ class Decoder(Served[Answer]):
         for place, answer in group.drawing:
             if place.answer is not answer:  # it was closed meanwhile
                 continue
-            token, asked = tokens[place.number], answer.request
-            if token in asked.stop:
-                self._end(place, STOP)
+            token = tokens[place.number]
+            if token in answer.request.stop:
+                self._end(group, place, STOP)
                 continue
             place.kept.append(token)
-            place.drawn += 1
-            answer.put(token)
-            if asked.max_tokens is not None and place.drawn >= asked.max_tokens:
-                self._end(place, LENGTH)
-            elif len(place.kept) >= self.decoding.context:
-                self._end(place, CONTEXT)
+            self._outbox.append((answer.put, token))
+            if len(place.kept) >= place.most:
+                drawn, asked = len(place.kept) - len(answer.request.ids), answer.request.max_tokens
+                self._end(group, place, LENGTH if drawn == asked else CONTEXT)
 
-    def _end(self, place: Place, reason: str) -> None:
-        answer, place.answer = place.answer, None
-        if answer is not None:
-            answer.end(reason)
+    def _end(self, group: Group, place: Place, reason: str) -> None:
+        assert place.answer is not None
+        self._outbox.append((place.answer.end, reason))
+        group.leave(place)
 
 
 __all__ = ["Decoder", "Group", "Place"]

@@ -23,14 +23,8 @@ WORDS = 8
 KIND, GROUP = 0, 1
 POSITION, ROW, RESET, SEED, COUNT, TOP_K, TEMPERATURE, TOP_P = range(WORDS)
 STEP, PROMPT = 0, 1
-
-
-_IDLE = (0, -1, 0, 0, 0, 0, 0, 0)
-
-
-def control_rows(batch: int, kind: int, group: int) -> list[tuple[int, ...]]:
-    """The rows of the table of a step in which no sequence takes part yet."""
-    return [(kind, group, *_IDLE[2:]), *[_IDLE] * batch]
+IDLE = (0, -1, 0, 0, 0, 0, 0, 0)
+"""The row of a sequence that takes no part in a step."""
 
 
 def float_bits(value: float) -> int:
@@ -44,6 +38,7 @@ __all__ = [
     "COUNT",
     "GIVEN",
     "GROUP",
+    "IDLE",
     "KIND",
     "LOGITS",
     "POSITION",
@@ -57,6 +52,5 @@ __all__ = [
     "TOP_K",
     "TOP_P",
     "WORDS",
-    "control_rows",
     "float_bits",
 ]

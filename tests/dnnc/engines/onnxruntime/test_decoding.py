@@ -18,7 +18,7 @@ from dnnc.build.decoding import Decoding
 from dnnc.engines.onnxruntime.decoding.answers import Request
 from dnnc.engines.onnxruntime.decoding.decoder import Decoder
 from dnnc.engines.onnxruntime.decoding.states import Binding, Bound, Stateful, host_buffers
-from dnnc.engines.onnxruntime.decoding.wire import CONTROL, RESET, STEP, control_rows
+from dnnc.engines.onnxruntime.decoding.wire import CONTROL, IDLE, RESET, STEP
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from ir.core.diagnostics import DnncError, UsageError
@@ -229,7 +229,7 @@ class Kept(Stateful):
 def test_a_sequence_begins_anew_where_its_part_is(shape: tuple[int, int], sequences: Any, left: list[int]) -> None:
     state = {"name": "h", "result": "n", "dtype": "f32", "shape": shape, "axis": None, "sequences": sequences}
     kept = Kept({"states": [state], "served": [3], "batch": 2, "position": "p", "logits": ""})
-    table = np.array(control_rows(2, STEP, 3), np.int64)
+    table = np.array([(STEP, 3, *IDLE[2:]), IDLE, IDLE], np.int64)
     table[1, RESET] = 1
     kept.run_bound(kept.bind({CONTROL: Raw(7, table.shape, table)}, {}))
     assert kept.held(3)["n"].view(np.float32).tolist() == left
