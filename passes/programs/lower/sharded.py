@@ -37,9 +37,8 @@ from passes.costs.network import network
 from passes.graph.faults import NoTopology
 from passes.graph.graph import Cut, describe, origins, reads, renamed, stage_members
 from passes.meshes.decided import decided
-from passes.meshes.layouts import split
+from passes.meshes.layouts import Step, Ways, split
 from passes.meshes.mesh import DeviceMesh, mesh_over
-from passes.meshes.reshard import Step, Ways
 from passes.meshes.reshard_ops import defined, fresh, laid
 from passes.programs.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.programs.lower.buckets import in_buckets
