@@ -278,6 +278,3 @@ def _free_transfers(plan: Plan) -> float:
     for stage in plan.stages:
         busy[stage.devices or (str(stage.index),)] += load(plan.comm, stage.compute, 0.0, 0.0) / stage.replicas
     return max(busy.values(), default=0.0)
-
-
-__all__ = ["Facts", "answers"]

@@ -199,6 +199,3 @@ def _servers(module: Module) -> dict[str, int]:
     names = origins(module.entry)
     updates = [(names.get(op.operands[0], op.operands[0]), op) for op in module.entry.ops if op.name in OPTIMIZERS]
     return {op.operands[1]: servers[weight] for weight, op in updates if weight in servers}
-
-
-__all__ = ["lower_sharded"]
