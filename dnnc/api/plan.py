@@ -144,3 +144,6 @@ def plan(
     if planned.interrupted:
         raise KeyboardInterrupt
     return Plan(planned, file)
+
+
+__all__ = ["Plan", "plan"]

@@ -85,7 +85,8 @@ class Steps:
         for cache in self.caches:
             if cache.state.result:
                 cache.take(results[cache.state.result], position)
-        return np.asarray(to_user(results[self.decoding.logits]))[:, 0]
+        logits = np.asarray(to_user(results[self.decoding.logits]))
+        return logits[:, 0] if logits.ndim == 3 else logits
 
     def _empty(self, state: State) -> _Cache:
         declared, shape, kind = self.ports[state.name].shape, list(state.shape), ""

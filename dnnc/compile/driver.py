@@ -29,10 +29,11 @@ from dnnc.compile.faults import (
     ProfileOfTraining,
     SharesNotAnnotated,
 )
-from dnnc.compile.flags import AUTO, TAG, CompileOptions
+from dnnc.compile.flags import AUTO, TAG
 from dnnc.compile.notes import noted, origins, with_callers, with_cores, with_restrictions
 from dnnc.compile.options import (
     PROGRAM_PASSES,
+    CompileOptions,
     as_memory_asks,
     asks_training,
     build_pipeline,
@@ -62,6 +63,16 @@ if TYPE_CHECKING:
     from passes.framework.manager import PassManager
     from passes.partition.alternatives import Alternative
     from passes.plan.layers import Layer
+
+__all__ = [
+    "CompileOptions",
+    "CompileResult",
+    "Explanation",
+    "PlannedModel",
+    "build_pipeline",
+    "compile_model",
+    "plan_model",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +282,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     compiled."""
     from dnnc.compile.decoding import of_states, sized, with_past_checked, with_states
     from dnnc.compile.decoding.genai import of_genai
+    from dnnc.compile.decoding.loading import as_step
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import is_profiled, load_model, may_be_profile
     from dnnc.compile.ranges import of_ranges
@@ -294,6 +306,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         limits=options.limits,
         caches=options.context is not None,
     )
+    if options.context is not None:
+        imported = as_step(imported)
     stepping = with_past_checked(imported.module, options, pass_context(sink, progress))
     module, note = with_topology(expand(stepping), topology, pipeline), ""
     topology = module.first(Topology) or topology

@@ -72,3 +72,6 @@ class GivenInputs:
             return runs[0]
 
         return measured
+
+
+__all__ = ["GivenInputs"]

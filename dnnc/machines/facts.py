@@ -220,3 +220,6 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+__all__ = ["Facts", "Gpu", "Node", "core_caches", "read_facts"]

@@ -31,6 +31,8 @@ from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 from passes.solvers.work import within
 
+__all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
+
 
 @dataclass(frozen=True, slots=True)
 class DevicePiece:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+__all__ = ["LIMITS", "OPTIONS", "Limits"]
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -65,3 +65,5 @@ class FixedResult:
 
 
 Adapt: TypeAlias = LocalShape | LocalEntry | LocalAttribute | ShiftIndices | ScaleResult | AsReshape | FixedResult
+
+__all__ = ["Adapt", "AsReshape", "FixedResult", "LocalAttribute", "LocalEntry", "LocalShape", "ScaleResult", "ShiftIndices"]

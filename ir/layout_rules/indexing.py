@@ -120,3 +120,5 @@ RULES: dict[str, Draw] = {
     "onnx.ScatterND": scatter_nd,
 }
 """By the op's full name."""
+
+__all__ = ["RULES"]

@@ -201,3 +201,5 @@ RULES: dict[str, Draw] = {
     "onnx.SoftmaxCrossEntropyLoss": loss,
 }
 """By the op's full name."""
+
+__all__ = ["RULES"]

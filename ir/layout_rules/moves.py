@@ -241,3 +241,5 @@ RULES: dict[str, Draw] = {
     "onnx.Unsqueeze": rank_change,
 }
 """By the op's full name."""
+
+__all__ = ["RULES"]

@@ -128,3 +128,5 @@ RULES: dict[str, Draw] = {
     "onnx.Where": where,
 }
 """By the op's full name."""
+
+__all__ = ["RULES"]

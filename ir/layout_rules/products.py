@@ -207,3 +207,5 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.FusedMatMul": fused_matmul,
 }
 """By the op's full name."""
+
+__all__ = ["RULES", "patches"]

@@ -178,3 +178,5 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.SkipSimplifiedLayerNormalization": _SKIP,
 }
 """By the op's full name."""
+
+__all__ = ["RULES"]

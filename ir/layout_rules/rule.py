@@ -188,3 +188,6 @@ def _dual(placement: Placement, whole: Placement) -> Placement:
         case Partial():
             return Replicate()
     return whole
+
+
+__all__ = ["Backward", "Factor", "Kind", "LayoutRule", "Linear", "Strategy", "backward_rule"]

@@ -180,3 +180,6 @@ class Builder:
 
     def build(self) -> Module:
         return Module(self.name, tuple(self.symbols), self.attributes)
+
+
+__all__ = ["BodyBuilder", "Builder", "FuncBuilder", "RegionBuilder"]

@@ -63,3 +63,6 @@ class Recipe:
         if self.schedule.kind == TABLE:
             fields["rates"] = table_of(self.schedule.values)
         return attributes(fields)
+
+
+__all__ = ["KEYS", "Recipe"]

@@ -18,3 +18,6 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+__all__ = ["collector_paused"]

@@ -95,3 +95,6 @@ class _Stage:
 
 def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
+
+
+__all__ = ["check_strategies"]

@@ -111,3 +111,6 @@ def _exchangeable(
 
 def _speed(link: Link) -> Link:
     return replace(link, name="", ends=())
+
+
+__all__ = ["host_classes"]

@@ -102,3 +102,6 @@ def source_side(first: Any, arcs: Any, head: Any, residual: Any, source: int) ->
                 stack[depth] = head[e]
                 depth += 1
     return seen
+
+
+__all__ = ["max_flow", "source_side"]

@@ -19,3 +19,6 @@ def interruptible() -> Iterator[None]:
         if isinstance(cause, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
+
+
+__all__ = ["interruptible"]

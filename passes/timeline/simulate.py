@@ -102,3 +102,6 @@ def _followed(load: Workload, rows: Mapping[str, Sequence[Action]]) -> Followed:
     if found.stuck:
         raise DeadlockError(found.stuck)
     return found
+
+
+__all__ = ["DeadlockError", "Event", "makespan", "run_rows", "simulate"]

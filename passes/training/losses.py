@@ -209,3 +209,6 @@ def product(dims: Sequence[Dim]) -> Dim:
     if not symbols:
         return numbers
     return "*".join([str(numbers)] * (numbers != 1) + symbols)
+
+
+__all__ = ["product", "with_loss"]

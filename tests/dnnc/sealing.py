@@ -51,3 +51,6 @@ def older(folder: Path) -> Path:
         del manifest["engine"]
 
     return change(folder, first)
+
+
+__all__ = ["change", "edit", "entry", "older", "refresh"]

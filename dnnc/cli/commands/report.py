@@ -47,3 +47,6 @@ def report(
         target = write_page(build, out, trace, check)
     if not quiet:
         put(f"wrote {target}; open it in a browser")
+
+
+__all__ = ["report"]

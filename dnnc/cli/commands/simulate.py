@@ -137,3 +137,6 @@ def _simulate(
         print_table(timeline_table(summary))
         put("")
         put(timeline_text(summary))
+
+
+__all__ = ["simulate"]

@@ -27,8 +27,7 @@ from ir.core.faults import NoSuchFile
 from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
-    from dnnc.workloads.methods import SolveOptions
-    from dnnc.workloads.solve import SolveResult
+    from dnnc.workloads.solve import SolveOptions, SolveResult
 
 _MOST_ACCELERATORS = 65536
 
@@ -64,7 +63,7 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, and prove how close to the best
     split it is. Times are in milliseconds."""
-    from dnnc.workloads.methods import SolveOptions
+    from dnnc.workloads.solve import SolveOptions
 
     options = SolveOptions(
         file=str(file),

@@ -1,5 +1,6 @@
 """Builds that keep states.
 
+- ``loading``: the model, as a step reads it
 - ``steps``: the options of decoders, and the step
 - ``prompt``: the prompt program
 - ``choice``: batch and groups, where the objective chooses them

@@ -17,7 +17,7 @@ from typing import Any
 from dnnc.build.decoding import STOP, open_name
 from dnnc.build.members import model_name
 from dnnc.compile.decoding.configs import CONFIG, beside
-from dnnc.compile.decoding.steps import load_step
+from dnnc.compile.decoding.loading import load_step
 from dnnc.compile.faults import NotForGenai
 from dnnc.compile.flags import CompileOptions
 from dnnc.onnx.providers import ON_CPU, Provider

@@ -16,6 +16,7 @@ from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, Severity
 from ir.core.module import Module, Plan, PlanStage, Stage
 from ir.core.topology import Topology
+from ir.core.types import TensorType
 from passes.costs.memory.footprint import overfull
 from passes.framework.base import Pass, PassContext, needed
 from passes.framework.registry import PASSES
@@ -53,6 +54,9 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
     try:
         while chunk > 1:
             staged = _staged(planned, options, chunk, pipeline, inside)
+            if reason := _of_one_token(staged, chunk):
+                context.sink.warn(NoPromptProgram(asked, reason), where="--chunk")
+                return None
             stages, over = _placed(staged, needed(planned, Plan), inside)
             if not over:
                 break
@@ -86,6 +90,17 @@ def _staged(planned: Module, options: CompileOptions, chunk: int, pipeline: Sequ
     from passes.partition.replay.other_sizes import laid_alike
 
     return laid_alike(planned, module, context)
+
+
+def _of_one_token(staged: Module, chunk: int) -> str:
+    """Why the logits of several tokens are not all there, or nothing."""
+    name = dict(staged.entry.attributes)["decoding.logits"].value
+    shapes = [
+        value.type.shape or ()
+        for value in staged.entry.results
+        if value.name == f"%{name}" and isinstance(value.type, TensorType)
+    ]
+    return "" if all(len(shape) == 3 and shape[1] == chunk for shape in shapes) else f"{name} is of the last token alone"
 
 
 def _placed(staged: Module, plan: Plan, context: PassContext) -> tuple[tuple[PlanStage, ...], str]:

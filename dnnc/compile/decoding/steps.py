@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnc.compile.decoding.configs import LONGEST
+from dnnc.compile.decoding.loading import load_step
 from dnnc.compile.faults import (
     AutoWithoutTokens,
     ContextOverModel,
@@ -26,9 +27,7 @@ from dnnc.compile.faults import (
     WithoutContext,
 )
 from dnnc.compile.flags import AUTO, CompileOptions
-from dnnc.compile.load import load_model
 from dnnc.compile.options import asks_training
-from dnnc.onnx.model import CHOOSES_CACHES
 from dnnc.zoo import require_options
 from ir.core import dims as dimensions
 from ir.core.attributes import attributes
@@ -41,7 +40,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.registry import NO_MESH, PASSES
 from passes.graph.folding import expand
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, cache_axis, caches, named, roles_of
-from passes.prepare.states.faults import CacheNotInPlace, TwoBranches
+from passes.prepare.states.faults import CacheNotInPlace, NoCaches
 
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
@@ -123,6 +122,9 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     func = load_step(options, DiagnosticSink()).entry
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
+    makers = {value.name: op for op in func.ops for value in op.results}
+    if pairs and all(cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
+        raise InvalidInput(NoCaches(", ".join(pair.source for pair in pairs[:4])), where="--context")
     _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
@@ -134,16 +136,6 @@ def fixed_batch(options: CompileOptions) -> int | None:
         return None
     batch = next(iter(_shape(_ids(load_step(options, DiagnosticSink()).entry, options))), None)
     return batch if isinstance(batch, int) else None
-
-
-def load_step(options: CompileOptions, sink: DiagnosticSink) -> Module:
-    """The model of ``options``, that with caches; its weights may be missing. Raises as ``load_model``, and InvalidInput where
-    an input chooses otherwise between caches and none than by an ``If``."""
-    more: dict[str, Any] = {"limits": options.limits, "caches": options.context is not None}
-    module = load_model(options.model, options.largest, sink, allow_missing_weights=True, **more).module
-    if options.context is not None and f"%{CHOOSES_CACHES}" in {arg.name for arg in module.entry.args}:
-        raise InvalidInput(TwoBranches(CHOOSES_CACHES), where=options.model)
-    return module
 
 
 def require_sizes(module: Module, options: CompileOptions, step: int = 1) -> None:

@@ -198,3 +198,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+__all__ = ["Agent", "readable", "stream_of", "wants_and_progress"]

@@ -144,3 +144,6 @@ def _title(name: str) -> str:
 
 def _opened(descriptor: int, digest: str | None = None) -> OpenFile:
     return OpenFile(os.fdopen(descriptor, "rb"), digest)
+
+
+__all__ = ["TrainingFiles", "read_step"]

@@ -155,3 +155,5 @@ RULES: dict[str, Rule] = {
     "com.microsoft.SparseAttention": _sparse_attention,
 }
 """``DOMAIN.OPERATOR`` -> the rule of its result types."""
+
+__all__ = ["RULES"]

@@ -209,3 +209,5 @@ RULES: dict[str, Rule] = {
     "com.microsoft.UnfoldTensor": _unfold,
 }
 """``DOMAIN.OPERATOR``, or ``OPERATOR`` in the default domain -> the rule of its result types."""
+
+__all__ = ["RULES"]

@@ -156,3 +156,5 @@ RULES: dict[str, Rule] = {
     "com.microsoft.QLinearGlobalAveragePool": _global_pool,
 }
 """``DOMAIN.OPERATOR`` -> the rule of its result types."""
+
+__all__ = ["RULES"]

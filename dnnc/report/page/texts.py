@@ -40,3 +40,6 @@ def shown(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [shown(item) for item in value]
     return value
+
+
+__all__ = ["counted", "exact", "listed", "shown", "span"]

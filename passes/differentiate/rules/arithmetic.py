@@ -138,3 +138,5 @@ RULES: dict[str, Rule] = {
     "onnx.Sum": add,
     "onnx.Where": where,
 }
+
+__all__ = ["RULES"]

@@ -223,3 +223,5 @@ RULES: dict[str, Rule] = {
     "onnx.Trilu": trilu,
     "onnx.Unsqueeze": reshaped,
 }
+
+__all__ = ["RULES", "padded", "scattered", "slice_of", "zeros"]

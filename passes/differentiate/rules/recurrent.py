@@ -94,3 +94,5 @@ def _refuse(site: Site) -> None:
 
 RULES: dict[str, Rule] = {name: recurrent for name in GATES}
 """By the op's full name."""
+
+__all__ = ["RULES"]

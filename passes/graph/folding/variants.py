@@ -167,3 +167,6 @@ def _inner_first(bodies: Sequence[Sequence[Item]]) -> list[int]:
                 met.add(inner)
                 todo.append((inner, iter(bodies[inner])))
     return found
+
+
+__all__ = ["Variant", "variants"]

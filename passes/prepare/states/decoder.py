@@ -10,8 +10,10 @@ import numpy as np
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
+from ir.core.names import unique
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
+from passes.graph.graph import renamed
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, TooFewPositions
 from passes.prepare.states.masks import Masks, array_of
@@ -59,7 +61,9 @@ class Decoder:
                 raise InvalidInput(BatchNotTold(pair.source, "x".join(map(str, shape)), self.batch), where=pair.source)
         of_pairs = {f"%{pair.result}" for pair in pairs}
         self.given: list[Value] = []
-        self.logits = next((v for v in self.func.results if v.name not in of_pairs and len(_shape(v)) == 3), None)
+        others = [value for value in self.func.results if value.name not in of_pairs]
+        of_last = [one for one in others if len(_shape(one)) == 2 and _shape(one)[0] == self.batch and _is_float(one)]
+        self.logits = next(iter([one for one in others if len(_shape(one)) == 3] or of_last), None)
 
     def branch(self) -> dict[str, str]:
         """The input that chooses caches, with its role; nothing where the file has none."""
@@ -78,7 +82,7 @@ class Decoder:
             if arg.name != self.ids.name and arg.name in read:
                 self.compute(arg)
         self.require_positions()
-        ops = [one for op in self.func.ops for one in self.in_place(op)]
+        ops = self.of_whole_numbers([one for op in self.func.ops for one in self.in_place(op)])
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
             relative = dict(self.func.attributes)[RELATIVE].value if RELATIVE in dict(self.func.attributes) else ()
@@ -96,15 +100,42 @@ class Decoder:
         }
         sources = {f"%{pair.source}" for pair in self.axes}
         kept = [arg for arg in self.func.args if arg not in self.others or arg.name in sources or arg in self.given]
+        ops, results = self.by_token(ops)
         entry = replace(
             entry,
-            args=(self.ids, self.writer.position, *kept),
+            args=(replace(self.ids, type=TensorType(I64, _shape(self.ids))), self.writer.position, *kept),
+            results=results,
             ops=(*_used(self.writer.ahead, ops), *ops),
             attributes=attributes(
                 {key: value for key, value in {**dict(entry.attributes), **facts}.items() if key != RELATIVE}
             ),
         )
         return insert_symbols(self.module.replace(self.func, entry), self.writer.made)
+
+    def of_whole_numbers(self, ops: list[Op]) -> list[Op]:
+        """``ops``, which read token ids of 64 bits, whatever type the model takes."""
+        type_ = self.ids.type
+        if not isinstance(type_, TensorType) or type_.dtype is I64:
+            return ops
+        name = unique(f"{self.ids.name}.{type_.dtype.value}", self.writer.names)
+        self.writer.add("onnx.Cast", name, (self.ids.name,), type_, to=ONNX_TYPES[type_.dtype])
+        return list(renamed(ops, {self.ids.name: name}))
+
+    def by_token(self, ops: list[Op]) -> tuple[list[Op], tuple[Value, ...]]:
+        """``ops`` and the results of the step, whose logits are ``[B, 1, V]`` where the model makes ``[B, V]``."""
+        logits = self.logits
+        if logits is None or not isinstance(logits.type, TensorType) or len(_shape(logits)) != 2:
+            return ops, self.func.results
+        row = unique(f"{logits.name}.row", self.writer.names)
+        batch, words = _shape(logits)
+        whole = replace(logits, type=replace(logits.type, shape=(batch, 1, words)))
+        axis = self.writer.constant("axis", [1])
+        ops = [
+            replace(op, results=tuple(replace(one, name=row) if one.name == logits.name else one for one in op.results))
+            for op in renamed(ops, {logits.name: row})
+        ]
+        ops.append(Op("onnx.Unsqueeze", (row, axis), (whole,)))
+        return ops, tuple(whole if value == logits else value for value in self.func.results)
 
     def compute(self, arg: Value) -> None:
         """Makes the input ``arg`` from ``position``, under its name. Raises InvalidInput for one whose role is unknown, or
@@ -244,6 +275,10 @@ def _used(ahead: Sequence[Op], ops: Sequence[Op]) -> list[Op]:
             read.update(op.operands)
             kept.append(op)
     return kept[::-1]
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.is_float
 
 
 def _shape(value: Value) -> tuple[int, ...]:

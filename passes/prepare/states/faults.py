@@ -121,6 +121,17 @@ class TooFewPositions(Fault, code="E4113"):
     context: int
 
 
+class NoCaches(Fault, code="E4115"):
+    """Tokens are asked for from a model all of whose states are new in each step, such as Mamba or an LSTM."""
+
+    message = "the model has no cache that grows by a token in each step: its states, {states}, are recurrent"
+    hint = (
+        "dnnc generates tokens by caches alone; without --context, --state IN=OUT keeps such states, and 'dnnc run' takes one "
+        "token of each sequence after another"
+    )
+    states: str
+
+
 class TwoBranches(Fault, code="E4114"):
     """An export holds two models, with caches and without, and an input that chooses between them, not by an If."""
 

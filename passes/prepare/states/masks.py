@@ -8,8 +8,8 @@ The model's own masks were made for past = context - s. What they compute from `
 for any position. A constant in them was computed from the length of the past, and four kinds hold in place. One that has the
 same number in all slots that queries saw, such as a causal mask (0 there, -10000 behind), becomes that number everywhere, for
 the mask that is added here hides the rest. One that depends on the distance from the key to the query alone, a relative bias,
-is looked up by the distance from the slot to the position. The numbers 0, 1, .. of the slots stay. So does what has no
-dimension of slots. All else is refused.
+or a window, is looked up by the distance from the slot to the position. The numbers 0, 1, .. of the slots stay. So does what
+has no dimension of slots. All else is refused.
 """
 
 from __future__ import annotations
@@ -131,8 +131,9 @@ class Masks:
             type_ = self.types[mask]
             assert isinstance(type_, TensorType)
             shape = (decoder.batch, own[-3] if len(own) > 2 else 1, decoder.step, decoder.context)
-            name = unique(f"{mask}.seen", decoder.names)
+            name = unique(f"%{mask[1:]}.seen", decoder.names)
             joined = Value(name, replace(type_, shape=shape))
+            self.types[name] = joined.type
             if type_.dtype is DType.BOOL:
                 found.append(Op("onnx.And", (mask, seen), (joined,)))
             else:
@@ -228,7 +229,7 @@ class Masks:
         """Whether the numbers of all keys that queries see depend on their distance alone, in all sequences alike. ``last``:
         the position of each query, which is that of the last key that it sees."""
         alike = array.ndim < 4 or (array.ndim == 4 and bool((array == array[:1]).all()))
-        if not alike or array.dtype.kind != "f":
+        if not alike or array.dtype.kind not in "fb":
             return False
         if len(last) == 1:
             return name in self.relative

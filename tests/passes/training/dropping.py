@@ -38,3 +38,6 @@ def dropping(layers: int, width: int = 32) -> str:
         ]
         x = y
     return "\n".join([*lines, "  }", "}", ""])
+
+
+__all__ = ["dropping", "noisy"]

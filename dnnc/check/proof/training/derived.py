@@ -236,3 +236,6 @@ def _constant(resource: Resource) -> Key | None:
         case Splat(value) if not shape:
             return "splat", type_.dtype, shape, str(value)
     return None
+
+
+__all__ = ["derivation_faults"]

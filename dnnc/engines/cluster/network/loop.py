@@ -105,3 +105,6 @@ class Loop:
                 if job is None:
                     raise _Closing
                 job()
+
+
+__all__ = ["Loop"]

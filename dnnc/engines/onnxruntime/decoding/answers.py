@@ -182,3 +182,6 @@ class Answer(Iterator[int], AsyncIterator[int]):
                 wake()
             except RuntimeError:  # its loop was closed meanwhile
                 self._wake = None
+
+
+__all__ = ["CLOSED", "CONTEXT", "LENGTH", "STOP", "Answer", "Request"]

@@ -47,3 +47,6 @@ def _register() -> Any:
         return ctypes.CDLL("libcuda.so.1").cuMemHostRegister_v2
     except (OSError, AttributeError):
         return None
+
+
+__all__ = ["pin"]

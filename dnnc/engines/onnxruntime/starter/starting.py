@@ -83,3 +83,6 @@ class Processes:
         for port in (*self.feeds, *self.sinks):
             port.side.close()
         self.feeds, self.sinks = [], []
+
+
+__all__ = ["Processes", "RunOptions", "StarterEnd"]

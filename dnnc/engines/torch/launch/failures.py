@@ -96,3 +96,6 @@ class Ended:
 
     def _doing(self, rank: int) -> str:
         return self.doing.get(rank) or STARTING
+
+
+__all__ = ["Ended", "is_lost"]

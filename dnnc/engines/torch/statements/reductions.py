@@ -251,3 +251,5 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(False),
 }
 """Full name of an op -> its emitter."""
+
+__all__ = ["EMITTERS"]

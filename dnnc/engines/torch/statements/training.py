@@ -177,3 +177,5 @@ EMITTERS: dict[str, Emitter] = {
     **{f"grad.{name}": _optimizer for name in STATE},
 }
 """Full name of an op -> its emitter."""
+
+__all__ = ["EMITTERS"]

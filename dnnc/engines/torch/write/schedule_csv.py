@@ -31,3 +31,6 @@ def schedule_csv(schedule: Schedule, flow: Flow) -> str:
         if device not in flow.leads
     ]
     return "\n".join(lines) + "\n"
+
+
+__all__ = ["schedule_csv"]

@@ -51,3 +51,6 @@ def listened(commands: Sequence[Sequence[str]]) -> tuple[list[int], set[str]]:
             addresses |= listeners(process.pid)
         time.sleep(0.05)
     return [process.wait() for process in running], addresses
+
+
+__all__ = ["listened", "listeners"]

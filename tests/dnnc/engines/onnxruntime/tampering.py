@@ -184,3 +184,5 @@ KINDS: tuple[Callable[[Path, Random], None], ...] = (
     trace,
     program,
 )
+
+__all__ = ["KINDS"]

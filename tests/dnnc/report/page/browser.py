@@ -169,3 +169,6 @@ def browser() -> Iterator[Page]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+__all__ = ["Page", "browser", "chromium"]
