@@ -228,7 +228,6 @@ _TITLES = {
     "data": "data parallel",
     "megatron": "Megatron",
     "expert": "expert parallel",
-    "tied": "copies tied",
     "equal": "equal parts",
 }
 

@@ -63,7 +63,7 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
     for name, here in inputs.items():
         try:
             if name in STRATEGIES:
-                other = named_plan(bare, here, name, uneven=options["uneven"], seconds=time_limit)
+                other = named_plan(bare, here, name, uneven=options["uneven"])
             else:
                 other = solve(here.problem, seconds=time_limit)
         except (UnfitError, NoPlanError) as error:

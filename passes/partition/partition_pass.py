@@ -71,7 +71,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
     may hold. ``hosts``: look for plans that are better where links between hosts are slower than inside. An interrupt from the
     keyboard ends the search with its best plan.
 
-    On meshes: ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one
+    On meshes: ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``replicate``), not the one
     found; in stages ops are split as in that plan of the whole function, and cut where the slowest stage is quickest, on meshes
     of one shape. ``uneven``: shards may differ in length where a dimension is not cut in whole. ``shares``: of the members
     along each axis in what is cut (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds.

@@ -16,7 +16,6 @@ from passes.graph.folding import folding
 from passes.meshes.mesh import Axis, DeviceMesh
 from passes.partition.layouts import ShardInput, build, solve
 from passes.partition.layouts.solver.search import FoldedSearch
-from passes.partition.layouts.solver.tied import solve_tied
 from tests.bench.machine import header
 from tests.passes.partition.layouts.models import prepared
 
@@ -68,7 +67,7 @@ def main() -> None:
     print(header())
     print(
         f"{'model':48} {'mesh':>5} {'':5} {'fold':>6} {'build':>6} {'prep.':>6} {'search':>7} {'value':>10} {'gap':>7} "
-        f"{'tied':>6} {'solve':>7}"
+        f"{'solve':>7}"
     )
     for spec, sizes, training in CASES:
         module, _ = prepared(spec)
@@ -80,11 +79,9 @@ def main() -> None:
         verdict = (
             "" if spec not in TARGETS else " (ok)" if solved <= TARGETS[spec] else f" (SLOWER THAN TARGET {TARGETS[spec]})"
         )
-        tied = solve_tied(given.problem, seconds=10.0)
         print(
             f"{spec:48} {'x'.join(map(str, sizes)):>5} {'train' if training else '':5} {fold:6.2f} {build_:6.2f} "
-            f"{prepare:6.2f} {search:7.3f} {plan.value * 1e6:7.1f} us {plan.gap:7.2%} {tied.value / plan.value:6.3f} "
-            f"{solved:5.2f} s{verdict}"
+            f"{prepare:6.2f} {search:7.3f} {plan.value * 1e6:7.1f} us {plan.gap:7.2%} {solved:5.2f} s{verdict}"
         )
     base = 0.0
     for layers in DEPTHS:

@@ -24,7 +24,6 @@ class Strategy(StrEnum):
     DATA = "data"
     MEGATRON = "megatron"
     EXPERT = "expert"
-    TIED = "tied"
     REPLICATE = "replicate"
 
 
@@ -54,7 +53,7 @@ ByName = Annotated[
     Strategy | None,
     typer.Option(
         help="With --mesh: this plan instead of the best. data: split the samples; megatron: pairs of products by column, then "
-        "row; expert: split the experts; tied: the best plan with all layers alike; replicate: split nothing.",
+        "row; expert: split the experts; replicate: split nothing.",
         show_default=False,
     ),
 ]

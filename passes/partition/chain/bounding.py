@@ -179,7 +179,7 @@ class Bounding:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
         if not self.strategy:
             return given
-        plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
+        plan = named_plan(self.module, given, self.strategy, uneven=self.uneven)
         return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
 
     def links_of(self, further: int) -> dict[int, tuple[Link, Link]]:

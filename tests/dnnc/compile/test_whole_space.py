@@ -35,7 +35,6 @@ FORCED: tuple[dict[str, Any], ...] = (
     {"mesh": "4", "stages": 0},
     {"mesh": "2x2"},
     {"mesh": "auto", "strategy": "data"},
-    {"mesh": "auto", "strategy": "tied"},
     {"mesh": "auto", "strategy": "megatron", "stages": 0},
     {"mesh": "auto", "strategy": "replicate"},
     {"mesh": "auto", "shares": "equal"},

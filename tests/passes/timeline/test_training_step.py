@@ -270,7 +270,7 @@ def test_what_a_step_takes_is_told_apart() -> None:
     module = insert_symbols(bare, (topology,))
     mesh = mesh_of(topology, network(topology), (4,))
     given = build(module, module.entry, mesh, found, training=True)
-    data = named_plan(module, given, "data", memory=None, bound=0.0, uneven=False, seconds=5.0)
+    data = named_plan(module, given, "data")
     decisions, ops = decisions_of(given, data.choices), tuple(range(len(module.entry.ops)))
     synced = []
     for microbatches in (1, 6):

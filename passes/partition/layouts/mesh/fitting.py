@@ -48,7 +48,6 @@ class Fitter:
         self.training, self.uneven, self.microbatches = training, uneven, microbatches
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
-        self.by_name: list[ShardPlan] | None = None
         self.last: Staged | None = None
         self.after: tuple[Staged, Staged] | None = None
 
@@ -88,18 +87,17 @@ class Fitter:
                 self.after = before, synchronised(self.module, before, self.microbatches, flips=0)
         return self.after[1]
 
-    def named(self, seconds: float) -> list[ShardPlan]:
-        """The plans by name that hold their weights; ``seconds``: for the search of a tied one, at the first call."""
-        if self.by_name is None:
-            self.by_name = [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=seconds)]
-        return self.by_name
+    @cached_property
+    def named(self) -> list[ShardPlan]:
+        """The plans by name that hold their weights."""
+        return [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven)]
 
-    def improved(self, plan: ShardPlan, gap: float, seconds: float) -> ShardPlan:
+    def improved(self, plan: ShardPlan, gap: float) -> ShardPlan:
         """``plan``, or the best plan by name where that is quicker: a search that did not reach the relative ``gap`` is no
         worse than what anybody would write."""
         if plan.gap <= gap:
             return plan
-        best = min((plan, *self.named(seconds)), key=lambda one: one.value)
+        best = min((plan, *self.named), key=lambda one: one.value)
         return plan if best is plan else replace(best.bounded(plan.bound, plan.reason), reason=plan.reason)
 
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
@@ -145,7 +143,7 @@ class Fitter:
             lower = self.lower(plan, leaning, ends)
             if lower is not None:
                 yield lower
-        yield from (named for named in self.named(max(0.1, ends - now())) if self.fits(named.choices))
+        yield from (named for named in self.named if self.fits(named.choices))
 
     def lower(self, plan: ShardPlan, leaning: bool, ends: float) -> ShardPlan | None:
         """The first plan that fits under ever lower limits."""

@@ -8,8 +8,7 @@
   several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis. In
   stages a sum of activations may also be made in parts, so that what leaves a stage crosses in parts and is gathered by the
   stage behind (Narayanan et al. 2021);
-- ``expert`` (Lepikhin et al. 2020): products with a matrix per expert are split by experts, all else by the batch;
-- ``tied``: the search, all copies of a layer choosing alike.
+- ``expert`` (Lepikhin et al. 2020): products with a matrix per expert are split by experts, all else by the batch.
 
 Nothing is known by name or scope. A split is *carried*: a value that lies split along a dimension is read by an op with a
 parallel factor along it, whose results lie split in turn. ``data`` carries the batch from the arguments as far as it goes;
@@ -36,14 +35,13 @@ from ir.core.ops import Op
 from ir.core.types import TensorType
 from ir.layout_rules import Factor, Kind, LayoutRule, Strategy, rules
 from ir.ops.operators import PRODUCT, has
-from passes.partition.layouts.decide import choice_of, settled, truthful
+from passes.partition.layouts.decide import choice_of, settled
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Graph
 from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, unproven
-from passes.partition.layouts.solver.tied import solve_tied
 
 DATA = "data"
-STRATEGIES = (DATA, "megatron", "expert", "tied", "replicate")
+STRATEGIES = (DATA, "megatron", "expert", "replicate")
 _COLUMN, _ROW = "n", "k"
 """Factors of a product ``[m, k] x [k, n]``."""
 _WEIGHT_PORT = 1
@@ -69,35 +67,26 @@ def named_plan(
     name: str,
     *,
     memory: float | None = None,
-    bound: float = 0.0,
     uneven: bool = False,
-    seconds: float = 60.0,
     by_hand: ByHand | None = None,
 ) -> ShardPlan:
-    """The plan called ``name``; ``bound``: seconds that no plan is below, where that is known; ``uneven`` as ``given`` was
-    built; ``seconds``: time to search a tied plan; ``by_hand``: what was read of the function already.
+    """The plan called ``name``; ``uneven`` as ``given`` was built; ``by_hand``: what was read of the function already.
 
     Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
-    if name == "tied":
-        plan = solve_tied(given.problem, memory=memory, seconds=seconds)
-        choices = truthful(given, plan.choices)
-    else:
-        choices = (by_hand or ByHand(module, given, uneven)).choices(name)
+    choices = (by_hand or ByHand(module, given, uneven)).choices(name)
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
-    return unproven(choices, value, needs).bounded(bound, "strategy")
+    return unproven(choices, value, needs).bounded(0.0, "strategy")
 
 
-def plans_by_name(
-    module: Module, given: ShardInput, *, memory: float | None, bound: float = 0.0, uneven: bool, seconds: float = 60.0
-) -> Iterator[ShardPlan]:
+def plans_by_name(module: Module, given: ShardInput, *, memory: float | None, uneven: bool) -> Iterator[ShardPlan]:
     """Those that the model has and that hold their weights."""
     by_hand = ByHand(module, given, uneven)
     for name in STRATEGIES:
         with suppress(UnfitError, NoPlanError):
-            yield named_plan(module, given, name, memory=memory, bound=bound, uneven=uneven, seconds=seconds, by_hand=by_hand)
+            yield named_plan(module, given, name, memory=memory, uneven=uneven, by_hand=by_hand)
 
 
 def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:

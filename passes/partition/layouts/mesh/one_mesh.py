@@ -174,11 +174,10 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             self.bounded(candidate, plan.bound)
 
     def overlaps(self, mesh: DeviceMesh) -> list[float | None]:
-        """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
+        """Those of the problems to solve, in order."""
         if not self.asked.training or len(mesh.devices) == 1:
             return [None]
-        every = OVERLAPS[-1:] if self.asked.strategy == "tied" else overlaps_on(mesh.types)
-        in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
+        in_order = sorted(overlaps_on(mesh.types), key=lambda overlap: overlap != self.tightest)
         return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
 
     def evenly(self, sizes: tuple[int, ...]) -> Along:
@@ -248,9 +247,8 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     def settle(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
         """Prices the plan of a mesh, or the one by name, in full and keeps it where it is the best so far; the plan, None where
         none fits."""
-        asked, least, limit = self.asked, found.least, found.mesh.memory
-        seconds, fitters = found.left / len(found.fitters), found.fitters
-        named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
+        asked, least, limit, fitters = self.asked, found.least, found.mesh.memory, found.fitters
+        named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven)
         if asked.strategy:
             self.bounded(candidate, least)
             if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):
@@ -260,9 +258,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             plans = found.plans
             if not plans[-1].interrupted and least < self.beaten:
                 try:
-                    plans = [
-                        fitter.improved(plan, self.limits.gap, seconds) for fitter, plan in zip(fitters, plans, strict=True)
-                    ]
+                    plans = [fitter.improved(plan, self.limits.gap) for fitter, plan in zip(fitters, plans, strict=True)]
                 except KeyboardInterrupt:
                     plans[-1] = replace(plans[-1], interrupted=True)
         ranked = self.ranked(fitters, plans, least)

@@ -2,7 +2,7 @@
 
 Values of one ``Form`` join nodes of the same kinds in the same way, so one table holds for all of them; nodes of one ``Place``
 have the same kind and stand in the same way among values. A repeated layer adds nodes and values, but no forms and few places.
-No node reads a value that it makes, but where copies stand for each other (``tied``).
+No node reads a value that it makes.
 """
 
 from __future__ import annotations

@@ -61,10 +61,6 @@ class ValueKind:
     weights: Floats
     needs: tuple[tuple[int, ...], ...]
 
-    def times(self, part: float) -> ValueKind:
-        """The kind of a value whose conversions cost so many times as much."""
-        return replace(self, weights=self.weights * part)
-
 
 @dataclass(frozen=True, slots=True)
 class ShardProblem:

@@ -104,7 +104,7 @@ def test_nothing_repeats() -> None:
 def test_alternatives_are_no_better_than_the_plan() -> None:
     module, plan = planned("mesh=4,stages=1")
     others = {other.name: other for other in alternatives(module)}
-    assert list(others) == ["data", "megatron", "expert", "tied", "replicate"]
+    assert list(others) == ["data", "megatron", "expert", "replicate"]
     for other in others.values():
         assert other.missing or other.seconds >= plan.value * (1 - 1e-9)
         assert other.missing or other.seconds == pytest.approx(other.compute + other.communication)

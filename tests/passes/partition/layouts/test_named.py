@@ -204,11 +204,6 @@ def test_million_classes() -> None:
     assert found.value < data.value
 
 
-def test_tied_is_never_below_the_search() -> None:
-    given, plan = named(ZOO[0], "tied", 8)
-    assert solve(given.problem).value <= plan.value
-
-
 def test_memory_of_a_named_plan() -> None:
     from passes.partition.layouts import NoPlanError
 

@@ -10,7 +10,6 @@ import pytest
 from passes.partition.layouts import Graph, NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
 from passes.partition.layouts.elimination import charges
 from passes.partition.layouts.elimination.folded import FoldedSearch
-from passes.partition.layouts.solver.tied import solve_tied
 from tests.passes.claims import SOLVED, Claim
 from tests.passes.partition.layouts.exact import brute_force, integer_programme
 from tests.passes.partition.layouts.problems import random_graph, random_layers
@@ -122,21 +121,11 @@ def alternating(copies: int) -> ShardProblem:
     return ShardProblem((first, block), (value,), Graph((0, *[1] * copies), values, cells))
 
 
-def test_copies_are_not_tied() -> None:
+def test_copies_choose_apart() -> None:
     problem = alternating(24)
-    free, tied = solve(problem), solve_tied(problem)
+    free = solve(problem)
     assert (free.value, free.status) == (24.0, "optimal")
-    assert tied.value == tied.bound == 240.0
     assert len(FoldedSearch(problem).structure.runs) == 1
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
-    problem = random_layers(seed, 5, 3)
-    tied = solve_tied(problem)
-    assert tied.value == problem.cost(tied.choices) >= solve(problem).value
-    rows = {tuple(tied.choices[node] for node in cell) for cell in problem.cells[0]}
-    assert len(rows) == 1
 
 
 def test_a_thousand_copies() -> None:
