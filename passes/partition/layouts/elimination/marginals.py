@@ -19,11 +19,10 @@ from passes.partition.layouts.problem.problem import Floats
 
 
 class Marginals:
-    """``of[variable]``: the bound of each of its values; ``outside[id(factor)]``: of the messages, and of those ``wanted``."""
+    """``of[variable]``: the bound of each of its values; ``outside[id(factor)]``: of those ``wanted``."""
 
-    def __init__(self, sizes: Mapping[int, int], *, keep: bool = False) -> None:
-        """``keep``: the outside of messages stays when it has been passed on."""
-        self.sizes, self.keep = sizes, keep
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        self.sizes = sizes
         self.of: dict[int, Floats] = {}
         self.outside: dict[int, Floats] = {}
 
@@ -34,7 +33,7 @@ class Marginals:
         for bucket in reversed(found.buckets):
             for part, message in zip(bucket.parts, bucket.messages, strict=True):
                 scope = (*message.scope, bucket.variable)
-                around = self.outside[id(message)] if self.keep else self.outside.pop(id(message))
+                around = self.outside.pop(id(message))
                 self.back(part, scope, around[..., None], (bucket.variable,), asked)
 
     def back(self, factors: Sequence[Factor], scope: Scope, outside: Floats, told: Scope, asked: Set[int]) -> None:

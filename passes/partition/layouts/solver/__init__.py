@@ -1,7 +1,6 @@
 """The plan of one problem, with a bound: growing tables, fewer choices, and memory that binds.
 
 ``search`` puts it together. ``reduce`` drops choices that no cheapest plan needs; ``descent`` improves a plan node by node.
-Under a memory limit, ``mixed`` finds plans between one that is too large and one that fits, and ``fronts`` counts units of
-memory, for plans and bounds that no price of memory gives. ``programme`` is the integer programme that proves what tables leave
-open.
+Under a memory limit, ``mixed`` finds plans between one that is too large and one that fits. ``programme`` is the integer
+programme that proves what tables leave open.
 """

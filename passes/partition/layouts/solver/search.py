@@ -3,7 +3,7 @@
 Searches are tried with ever larger tables (``Policy.rungs``). Each gives a plan, a bound, and for every choice what plans that
 take it cost at least (``marginals``): choices that no better plan takes go, then those that another is never worse than
 (``reduce``), so that the next search is of a smaller problem. Where value and bound stay further apart than the ``gap`` that is
-asked for, plans between two prices of memory are counted out (``fronts``), then the integer programme is asked.
+asked for, the integer programme is asked.
 
 A memory limit is priced (a Lagrangian: seconds per byte): each price gives a bound, the plan found at it is a candidate
 where it fits, and the price at which plans begin to fit is sought.
@@ -19,7 +19,6 @@ from passes.partition.layouts.elimination.elimination import BUDGET
 from passes.partition.layouts.elimination.folded import FoldedSearch, Priced, least_memory
 from passes.partition.layouts.problem.problem import ShardProblem
 from passes.partition.layouts.solver.descent import descend
-from passes.partition.layouts.solver.fronts import Fronts, TooManyError
 from passes.partition.layouts.solver.mixed import mixed
 from passes.partition.layouts.solver.reduce import Reduced, reduced, whole, without
 from passes.solvers.anytime import Anytime, Limits, Progress, Result, relative_gap
@@ -33,9 +32,6 @@ class Policy:
     rungs: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
     """Entries of tables in searches before that with the whole budget. Without those from 2**20 on, gaps of experts and of
     training under a limit of memory grow from 3 % to 30 % and more."""
-    guesses: tuple[float, ...] = (0.2, 0.5, 1.0)
-    """Of the way from bound to value: plans up to there are counted out first. Without those below 1, a training step of gpt3
-    with 12 layers under a binding memory limit on a mesh 2x4 keeps a gap of 2.0 % instead of 1.3 %."""
     shrunk: float = 0.9
     """A problem that kept more of its choices is as large as before."""
     prices: int = 60
@@ -118,8 +114,6 @@ class LayoutSearch(Anytime[tuple[int, ...]]):
         if self.done():
             return
         tables, price = self._along(self.budget)
-        if self.memory is not None and not self.done():
-            self._count(tables, price, self.memory)
         if not self.done():
             self.rest = self._without_dearer(tables, price)
             self._certify()
@@ -172,26 +166,6 @@ class LayoutSearch(Anytime[tuple[int, ...]]):
 
     def _without_dearer(self, tables: FoldedSearch, price: float) -> Reduced:
         return without_dearer(self.rest, tables, price, self.value, self.memory, self.until)
-
-    def _count(self, tables: FoldedSearch, price: float, memory: float) -> None:
-        """Plans between two prices of memory (``fronts``). Plans up to a guess of the least value are counted out: where there
-        is none, the guess is a bound of all plans, and the next one is higher. ``price``: that at which ``tables`` bound plans
-        best."""
-        low, high = self.bound, self.value
-        for part in POLICY.guesses:
-            guess = low + part * (high - low)
-            rest = without_dearer(self.rest, tables, price, guess, memory, self.until)
-            try:
-                fronts = Fronts(FoldedSearch(rest.problem, tables.budget, self.until), price, memory, guess)
-            except TooManyError:
-                break
-            for choices in fronts.fitting():
-                self._take(*descend(rest.problem, choices, rest.problem.cost(choices), memory, self.until), rest)
-            self._prove(min(guess, fronts.bound), "memory")
-            if self.done():
-                break
-            if fronts.bound < guess:
-                low, high = self.bound, self.value
 
     def _certify(self) -> None:
         """What the integer programme finds in what is left of the problem, and proves."""
