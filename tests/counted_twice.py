@@ -146,5 +146,3 @@ def localized_and_counted(self: LocalizePass, module: Module, context: PassConte
 
 _LOCALIZE = LocalizePass.run
 _DIFFERENTIATE = DifferentiatePass.run
-
-__all__ = ["check_counts", "check_step", "differentiated_and_counted", "localized_and_counted"]

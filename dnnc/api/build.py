@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dnnc.api.session import Argument, Session
     from dnnc.build.snapshot import Snapshot
     from dnnc.engines.hosts.options import ClusterOptions
-    from dnnc.engines.torch.launch.training import Progressed
+    from dnnc.engines.torch.launch.telling import Progressed
     from ir.core.module import Plan as PlanSymbol
 
 
@@ -327,6 +327,3 @@ def load(folder: PathLike) -> Build:
     with python_terms():
         Snapshot.open(Path(folder))
     return Build(Path(folder))
-
-
-__all__ = ["Build", "CheckResult", "Training", "load"]

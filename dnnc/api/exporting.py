@@ -56,6 +56,3 @@ def write_with_weights(
     opened = Checkpoint.open(checkpoint)
     opened.verify()
     return write_trained(load_model(model, dims, sink, limits=limits), opened, out, ema=ema, progress=progress)
-
-
-__all__ = ["export", "write_with_weights"]

@@ -103,6 +103,3 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
         except Exception as error:  # lists of unequal length
             raise InvalidInput(YieldedNoArray(name, str(error)), where="data") from error
     return arrays
-
-
-__all__ = ["Data", "evaluation_source", "scratch_of", "source_of"]

@@ -46,6 +46,3 @@ def measure_cluster(
                 file.write(topology_to_toml(found.topology, found.notes).encode())
     warn(busy.at(host) for host, share in found.shares.items() if (busy := busy_warning(share)) is not None)
     return found.topology
-
-
-__all__ = ["measure_cluster"]

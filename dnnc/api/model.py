@@ -67,6 +67,3 @@ def _written(write: Callable[[Path], object]) -> ModelFile:
         file = ModelFile(str(folder / FILE), folder)
         weakref.finalize(file, stack.pop_all().close)
         return file
-
-
-__all__ = ["ModelFile", "model_file"]

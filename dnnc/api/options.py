@@ -182,6 +182,3 @@ def _as_field(name: str, value: Any) -> Any:
     if name in ("batch", "groups") and value == AUTO:
         return BEST
     return str(value) if name == "mesh" else value
-
-
-__all__ = ["PathLike", "PlanOptions", "compile_options"]

@@ -144,6 +144,3 @@ def plan(
     if planned.interrupted:
         raise KeyboardInterrupt
     return Plan(planned, file)
-
-
-__all__ = ["Plan", "plan"]

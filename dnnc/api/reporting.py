@@ -98,6 +98,3 @@ def _errors(found: Mapping[str, Any] | None) -> dict[str, float]:
     return {
         tensor: float(value) for tensor, value in numbers.items() if isinstance(value, int | float) and abs(value) <= INFINITE
     }
-
-
-__all__ = ["checked", "measured", "planned", "write_page"]

@@ -289,6 +289,3 @@ async def _asynchronous(items: Iterable[Feeds] | AsyncIterable[Feeds]) -> AsyncI
     else:
         for item in items:
             yield item
-
-
-__all__ = ["Argument", "Session"]

@@ -124,6 +124,3 @@ def warn(diagnostics: Iterable[Diagnostic], file: str = "", stacklevel: int = 3)
     for diagnostic in diagnostics:
         if diagnostic.severity is Severity.WARNING:
             warnings.warn(str(_translated(diagnostic, file)), DnncWarning, stacklevel=stacklevel)
-
-
-__all__ = ["DnncWarning", "in_python", "python_terms", "translate", "warn"]

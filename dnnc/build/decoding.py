@@ -169,6 +169,3 @@ def _number(value: Any, name: str, least: int) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"'{name}' of 'decoding' is {value!r}, an integer from {least} on expected")
     return value
-
-
-__all__ = ["PROMPT", "ROLES", "STOP", "Decoding", "State", "open_name", "prompt_name"]

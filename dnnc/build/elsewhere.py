@@ -72,6 +72,3 @@ def _missing(files: Snapshot, hosts: int | None, trains: bool) -> Iterator[Diagn
         if on and (trains or not type_.provider):
             fields = type_.name, type_.kind, listing(on)
             yield (TrainingNeedsCpu(*fields) if trains else NoProvider(*fields)).at(where)
-
-
-__all__ = ["device_hosts", "host_addresses", "require_here", "require_one_host", "require_row"]

@@ -440,23 +440,3 @@ def reducible(element: Element, reduction: str) -> bool:
     if element.name.startswith("complex"):
         return reduction == "sum"
     return element.number == BFLOAT16 or (element.carrier == element.name)
-
-
-__all__ = [
-    "Box",
-    "Known",
-    "Local",
-    "MemberProgram",
-    "Part",
-    "Segment",
-    "collective_faults",
-    "collective_levels",
-    "collectives_of",
-    "covers",
-    "in_numbers",
-    "is_whole",
-    "matches",
-    "model_name",
-    "read_members",
-    "stage_faults",
-]

@@ -334,6 +334,3 @@ def _shown(value: object) -> str:
     """A value for a message: not longer than a line."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-__all__ = ["read_plan", "replay_from_json"]

@@ -187,6 +187,3 @@ def _needed(constant: Mapping[str, Op], values: set[str]) -> list[Op]:
             needed[op.id] = op
             wanted |= set(reads(op))
     return list(needed.values())[::-1]
-
-
-__all__ = ["LocalModel", "StageSegments", "cut_stages", "with_segments"]

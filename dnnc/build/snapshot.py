@@ -328,6 +328,3 @@ def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
         raise InvalidInput(ManifestWithoutDigest(), where=str(folder / MANIFEST))
     if manifest["sha256"] != sealed(manifest)["sha256"]:
         raise InvalidInput(ManifestChanged(), where=str(folder / MANIFEST))
-
-
-__all__ = ["MANIFEST", "ONNXRUNTIME", "SCHEMA", "TORCH", "Progress", "Snapshot", "read_manifest", "sealed"]

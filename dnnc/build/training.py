@@ -324,6 +324,3 @@ def tensor_type(type_: Type) -> TensorType:
     if not isinstance(bare, TensorType):
         raise InvalidInput(NotATensor(str(bare)))
     return bare
-
-
-__all__ = ["Channel", "Step", "file_name", "tensor_type"]

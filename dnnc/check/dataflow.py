@@ -68,6 +68,3 @@ def _is_random(op: Op, false: set[str]) -> bool:
 def _is_zero(resource: Resource) -> bool:
     data = getattr(resource.data, "data", None)
     return isinstance(data, bytes) and len(data) == 1 and data == b"\0"
-
-
-__all__ = ["precisions", "random_values"]

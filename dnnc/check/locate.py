@@ -169,6 +169,3 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
         if not tolerance.passes(compare(expected, whole, tolerance.precision, tolerance.roundings)):
             wrong.update(group)
     return tuple(sorted(wrong))
-
-
-__all__ = ["FirstDifference", "first_wrong"]

@@ -114,6 +114,3 @@ def borders(stage: StageProgram) -> tuple[Border, ...]:
         parts = tuple(part for part in every if (part.name, part.channel) == (name, channel))
         tensors.append(Border(name, channel, tuple(dim for dim in shape or () if isinstance(dim, int)), parts))
     return tuple(tensors)
-
-
-__all__ = ["Border", "MemberError", "Values", "borders", "fed", "run_members"]

@@ -119,6 +119,3 @@ def _moved(value: Any, generator: np.random.Generator) -> Any:
     if not isinstance(value, Raw) or BY_NUMBER[value.element].name not in FLOATS:
         return value
     return from_user(moved(to_user(value), generator))
-
-
-__all__ = ["FACTOR", "PERTURBATIONS", "QUIET", "Meter", "Noise"]

@@ -106,6 +106,3 @@ def _inexact(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
         and tensor.name not in exact
         and (tensor.name in scales or math.prod(tensor.dims) >= FEWEST)
     ]
-
-
-__all__ = ["FLOATS", "moved", "perturbed_models"]

@@ -207,6 +207,3 @@ def _compared(
             notes.append("the reference was made from the build's own weights (annotated.onnx): " + why_not_the_original(build))
         return reference, found, notes
     raise InvalidInput(ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",)), where=str(build.folder))
-
-
-__all__ = ["ANSWER", "Answered", "Judge", "check_tokens", "prompts_of"]

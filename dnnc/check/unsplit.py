@@ -159,6 +159,3 @@ def _pick(program: Program, feeds: Mapping[str, Any], title: str) -> dict[str, A
 
 def one_line(error: Exception) -> str:
     return plain_words(str(error))[:300]
-
-
-__all__ = ["Unsplit", "one_line", "read_by"]

@@ -236,6 +236,3 @@ def _listed(names: list[str], most: int = 4) -> str:
 def _number(value: float | None) -> float | str | None:
     """JSON has no infinity."""
     return "inf" if value is not None and math.isinf(value) else value
-
-
-__all__ = ["CheckReport", "Comparison", "Judged", "judge"]

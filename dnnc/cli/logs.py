@@ -56,6 +56,3 @@ def _log_to_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-__all__ = ["with_verbose"]

@@ -184,6 +184,3 @@ def _write_panel(formatter: Any, title: str, rows: list[Any]) -> None:
     if shown := [row for row in rows if row is not None]:
         with formatter.section(title):
             formatter.write_dl(shown)
-
-
-__all__ = ["COMPILER", "LOOK", "MACHINES", "PANELS", "RESEARCH", "USE", "PanelCommand", "PanelGroup"]

@@ -59,6 +59,3 @@ def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int
     from dnnc.onnx.importer.bodies import OnnxBodies
 
     return OnnxBodies()(op, operands, opsets)
-
-
-__all__ = ["Progress", "definition_of", "evaluated", "pass_context", "trains", "with_topology"]

@@ -29,11 +29,10 @@ from dnnc.compile.faults import (
     ProfileOfTraining,
     SharesNotAnnotated,
 )
-from dnnc.compile.flags import AUTO, TAG
+from dnnc.compile.flags import AUTO, TAG, CompileOptions
 from dnnc.compile.notes import noted, origins, with_callers, with_cores, with_restrictions
 from dnnc.compile.options import (
     PROGRAM_PASSES,
-    CompileOptions,
     as_memory_asks,
     asks_training,
     build_pipeline,
@@ -63,16 +62,6 @@ if TYPE_CHECKING:
     from passes.framework.manager import PassManager
     from passes.partition.alternatives import Alternative
     from passes.plan.layers import Layer
-
-__all__ = [
-    "CompileOptions",
-    "CompileResult",
-    "Explanation",
-    "PlannedModel",
-    "build_pipeline",
-    "compile_model",
-    "plan_model",
-]
 
 
 @dataclass(frozen=True, slots=True)

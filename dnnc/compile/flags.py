@@ -192,24 +192,3 @@ OF_TRAINING = tuple(one for one in FLAGS if one.field.startswith("training."))
 def changes_of(options: CompileOptions, name: str) -> dict[str, Any]:
     """The fields of the pass ``name`` that options set, with their values."""
     return {one.field: one.value(options) for one in FLAGS if name in one.passes and one.is_given(options)}
-
-
-__all__ = [
-    "AUTO",
-    "FLAGS",
-    "MESH",
-    "OF_TAG",
-    "OF_TRAINING",
-    "ON_SHAPES",
-    "PLAN",
-    "PROFILE",
-    "SEARCHES",
-    "TAG",
-    "TAG_SEARCH",
-    "CompileOptions",
-    "Excluder",
-    "Flag",
-    "changes_of",
-    "excluded_by",
-    "given",
-]

@@ -72,6 +72,3 @@ class GivenInputs:
             return runs[0]
 
         return measured
-
-
-__all__ = ["GivenInputs"]

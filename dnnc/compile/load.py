@@ -104,6 +104,3 @@ def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arr
     with suppress(InvalidInput):
         missing_data(module, files)  # it opens them; what is amiss is told when they are read
     return ImportedModel(bind_module(module, dims, arrays), files, spec)
-
-
-__all__ = ["is_profiled", "load_model", "may_be_profile"]

@@ -72,6 +72,3 @@ def origins(context: PassContext) -> str:
     counted = context.statistics.get("cost", {})
     texts = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
     return "; ".join(f"{text} on {name}" for name, text in texts.items())
-
-
-__all__ = ["noted", "origins", "with_callers", "with_cores", "with_restrictions"]

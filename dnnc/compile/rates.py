@@ -59,6 +59,3 @@ def _factor(function: Callable[[int], Any], name: str, done: int, where: str) ->
     if isinstance(factor, bool) or not isinstance(factor, Real) or not 0 <= float(factor) < math.inf:
         raise UsageError(RateFunctionFails(name, done + 1, f"it returned {factor!r}"), where=where)
     return float(factor)
-
-
-__all__ = ["rate_schedule"]

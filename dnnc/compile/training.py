@@ -295,16 +295,3 @@ def _examples(outputs: Iterable[Value]) -> Iterator[str]:
             rank = None if value.type.shape is None else len(value.type.shape)
             kind = "output" if rank == 0 else "mse" if rank == 1 else "cross-entropy"
             yield f"{kind}:{value.name.removeprefix('%')}"
-
-
-__all__ = [
-    "PIPELINE",
-    "STEP_PASSES",
-    "TrainingOptions",
-    "decays",
-    "require_engine",
-    "require_loss",
-    "saves_by_recomputing",
-    "update_text",
-    "with_training",
-]

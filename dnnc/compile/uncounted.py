@@ -67,6 +67,3 @@ def _host_link(topology: Topology, name: str) -> Link | None:
     """The link between a device and its host."""
     ends = {name, topology.device(name).host}
     return next((link for link in topology.links if ends <= set(link.ends)), None)
-
-
-__all__ = ["with_uncounted"]

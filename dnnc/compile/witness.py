@@ -70,6 +70,3 @@ def device_prices(plan: Plan, module: Module, topology: Topology) -> tuple[tuple
     problem = Problem(names, kinds, seconds, live=none, weight_bytes=none[:0], weight_readers=(), **order)
     found = {type_.name: float(price) for type_, price in zip(types, prices(problem), strict=True)}
     return tuple(sorted((name, price) for name, price in found.items() if math.isfinite(price)))
-
-
-__all__ = ["device_prices", "proven", "with_witness"]

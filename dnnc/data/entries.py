@@ -154,6 +154,3 @@ def same_width(element: str, dtype: np.dtype[Any]) -> bool:
     wanted = user_dtype(element)
     raw = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
     return dtype.itemsize == wanted.itemsize and (raw or (dtype.kind == "u" and wanted.isbuiltin == 2)) and element != "string"
-
-
-__all__ = ["from_arrays", "parts_of", "prefixes", "same_width", "to_arrays"]

@@ -40,8 +40,6 @@ from ir.core.limits import LIMITS
 from ir.system.files import open_input
 from ir.system.scratch import whole_file
 
-__all__ = ["Header", "Stored", "header_of_npy", "read_arrays", "read_npz", "stored_arrays", "write_arrays", "write_npz"]
-
 Arrays: TypeAlias = dict[str, Any]
 """Arrays by name."""
 _SUFFIX = ".npy"

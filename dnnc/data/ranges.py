@@ -81,6 +81,3 @@ def _hands_on(op: Op, types: Mapping[str, Type]) -> bool:
         after, before = op.results[0].type, types.get(op.operands[0])
         return all(isinstance(type_, TensorType) and type_.dtype.is_integer for type_ in (after, before))
     return has(op, SHAPE_ONLY) or op.name in _HAND_ON
-
-
-__all__ = ["Range", "index_ranges"]

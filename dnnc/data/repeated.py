@@ -103,6 +103,3 @@ def _add(digest: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
-
-
-__all__ = ["Digested", "Identified", "Repeated", "digest_of"]

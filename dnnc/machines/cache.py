@@ -65,6 +65,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-__all__ = ["cache_file", "keep", "kept"]

@@ -431,6 +431,3 @@ def _spread(values: Sequence[float]) -> float:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
-
-
-__all__ = ["ClusterMeasured", "NodeMeter", "measured_cluster", "named_nodes", "tournament"]

@@ -225,6 +225,3 @@ def _runs(cores: tuple[int, ...]) -> str:
         else:
             runs.append([core])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-__all__ = ["core_kinds", "detected", "missing_providers", "read_topology_of", "split_cores"]

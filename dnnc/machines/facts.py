@@ -220,6 +220,3 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
-
-
-__all__ = ["Facts", "Gpu", "Node", "core_caches", "read_facts"]

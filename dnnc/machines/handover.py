@@ -63,6 +63,3 @@ def _build(scratch: Path) -> Build:
     schedule = Schedule("@schedule", "stream", rows, periodic=True)
     files = Snapshot(scratch, {}, models, {})
     return Build(files, plan, tuple(programs), values[:1], values[2:], "shared", Source("", ""), schedule)
-
-
-__all__ = ["handover"]

@@ -73,6 +73,3 @@ def _devices(option: str | None, spec: str) -> int | None:
     if devices is None or not int(devices[1]):
         raise InvalidInput(WrongPresetOption(option, "devices=N"), where=spec)
     return int(devices[1])
-
-
-__all__ = ["is_local", "machines_of"]

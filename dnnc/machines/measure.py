@@ -482,6 +482,3 @@ def _link_notes(name: str, found: _Exchange) -> Notes:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-__all__ = ["QUIET", "busy_warning", "duration", "host_here", "measured"]

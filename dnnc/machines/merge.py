@@ -215,6 +215,3 @@ def _reached(links: Iterable[Link], start: str) -> set[str]:
         reached |= set(new)
         left += new
     return reached
-
-
-__all__ = ["HostLink", "Merged", "merged", "parse_link"]

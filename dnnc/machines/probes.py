@@ -200,6 +200,3 @@ def _started(
                 if pipe is not None:
                     with suppress(BrokenPipeError):
                         pipe.close()
-
-
-__all__ = ["NotRun", "Probes", "Sample", "probes"]

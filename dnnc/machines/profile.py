@@ -410,21 +410,3 @@ def _with_data(resource: Resource) -> Resource:
     if (type_.elements or 0) > _SMALL or isinstance(resource.data, Declared):
         return replace(resource, data=Splat(1 if not type_.dtype.is_float else 1.0), digest="")
     return resource
-
-
-__all__ = [
-    "COLD",
-    "LARGEST",
-    "SCHEMA",
-    "Entry",
-    "Measured",
-    "ProfileFile",
-    "Segment",
-    "cores_of_type",
-    "evicting",
-    "machine_here",
-    "measure_profile",
-    "read_profile",
-    "run_on_torch",
-    "training_segments",
-]

@@ -210,21 +210,3 @@ def _parsed(text: str) -> Module:
 def _model(module: Module, func: Func | None = None) -> bytes:
     """The entry function, or another in its place, as an ONNX model."""
     return labelled_model(module if func is None else module.replace(module.entry, func), Path())[0]
-
-
-__all__ = [
-    "CACHED",
-    "CHAIN",
-    "FLOPS",
-    "ZOO",
-    "Workload",
-    "chain",
-    "chained",
-    "packed",
-    "products",
-    "quantised",
-    "scalars",
-    "streamed",
-    "training_step",
-    "zoo_ops",
-]

@@ -71,6 +71,3 @@ def to_dense(array: NDArray[Any]) -> Dense:
     """The constant that holds an array. Raises KeyError for an element type that ONNX lacks."""
     dtype = dtype_of_array(array)
     return Dense(TensorType(dtype, tuple(array.shape)), to_data(array, dtype))
-
-
-__all__ = ["dtype_of_array", "numpy_dtype", "to_array", "to_data", "to_dense"]

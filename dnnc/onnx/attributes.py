@@ -133,6 +133,3 @@ def attribute_proto(name: str, attribute: Attribute) -> onnx.AttributeProto:
         case AttrKind.SYMBOL:
             raise ValueError(f"attribute '{name}' is a symbol of the module; ONNX has none")
     return proto
-
-
-__all__ = ["attribute_of", "attribute_proto", "densify"]

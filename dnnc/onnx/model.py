@@ -112,16 +112,3 @@ def require_bound(module: Module, where: str) -> None:
 def used_names(func: Func) -> set[str]:
     """Names that ops (regions included) or results read: a result that nobody reads needs no shape."""
     return {name for op in func.ops for name in all_reads(op)} | {value.name for value in func.results}
-
-
-__all__ = [
-    "Arrays",
-    "ImportedModel",
-    "bind_module",
-    "bindings_of",
-    "dim_flags",
-    "free_symbols",
-    "require_bound",
-    "type_dims",
-    "used_names",
-]

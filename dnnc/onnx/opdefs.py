@@ -103,6 +103,3 @@ def _traits(name: str, has_regions: bool) -> frozenset[str]:
 
 DIALECTS: Dialects = (*BASE, Dialect("onnx", lookup))
 """The dialects of the modules that dnnc works on, to be given to the verifier."""
-
-
-__all__ = ["DIALECTS", "lookup", "operator_of"]

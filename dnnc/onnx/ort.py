@@ -17,8 +17,6 @@ from typing import Any
 
 from dnnc.onnx.providers import CPU, ON_CPU, ON_CUDA, Provider
 
-__all__ = ["ProviderUnavailable", "load_onnxruntime", "make_session", "plain_words", "silence"]
-
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 _LOG = logging.getLogger(__name__)
 

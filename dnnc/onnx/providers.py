@@ -90,6 +90,3 @@ def what_to_install(provider: str) -> str:
     if package is None:
         return f"install the package of onnxruntime that brings {provider}, in the place of the one that is there"
     return f"pip uninstall onnxruntime, then pip install {package}, which brings {provider}"
-
-
-__all__ = ["CPU", "CUDA", "NUMBERED", "ON_CPU", "ON_CUDA", "PACKAGES", "Provider", "what_to_install"]

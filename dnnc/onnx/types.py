@@ -125,16 +125,3 @@ def tensor_proto(dense: Dense, name: str = "") -> onnx.TensorProto:
     else:
         tensor.raw_data = dense.data
     return tensor
-
-
-__all__ = [
-    "ELEMENT_NUMBERS",
-    "ELEMENT_TYPES",
-    "RANK_LIMIT",
-    "SCHEMA_NAMES",
-    "dense_of",
-    "tensor_proto",
-    "tensor_type",
-    "type_of",
-    "type_proto",
-]

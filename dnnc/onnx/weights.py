@@ -254,16 +254,3 @@ def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
         )
         return np.clip(np.rint(drawn.astype(np.float64)), low, high).astype(numpy_dtype(dtype))
     return drawn.astype(numpy_dtype(dtype), copy=False)
-
-
-__all__ = [
-    "WeightFiles",
-    "WeightSource",
-    "box_of",
-    "check_weights",
-    "data_path",
-    "files_of",
-    "missing_data",
-    "random_pieces",
-    "read_resource",
-]

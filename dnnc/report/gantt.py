@@ -201,6 +201,3 @@ def _rows(events: Iterable[TraceEvent]) -> dict[str, list[TraceEvent]]:
     for event in events:
         rows.setdefault(event.track, []).append(event)
     return rows
-
-
-__all__ = ["gantt_svg", "gantt_text", "print_gantt"]

@@ -297,18 +297,3 @@ def block_json(layer: Layer) -> list[dict[str, Any]]:
         }
         for row in layer.rows
     ]
-
-
-__all__ = [
-    "block_json",
-    "block_table",
-    "comparison_rows",
-    "comparison_table",
-    "layers_json",
-    "layers_table",
-    "mesh_axes",
-    "mesh_shares",
-    "mesh_text",
-    "shares_lines",
-    "stages_table",
-]

@@ -112,6 +112,3 @@ def _parts(machines: Machines, action: Action) -> dict[int, list[tuple[float, fl
 
 def _common(one: tuple[float, float], other: tuple[float, float]) -> float:
     return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
-
-
-__all__ = ["Action", "How", "actions", "moved"]

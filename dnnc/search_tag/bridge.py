@@ -110,6 +110,3 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
     told = ", ".join([*parts, *([f"{whole} of {len(ops)} ops done whole"] if whole else [])])
     where = f"stages on {', '.join(map(str, sizes))} devices" if len(order) > 1 else f"one stage on {sizes[0]} devices"
     return Expressed(replay, f"{where}; projected: {told or 'nothing'}")
-
-
-__all__ = ["Expressed", "expressed"]

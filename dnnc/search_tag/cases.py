@@ -93,6 +93,3 @@ def drawn(seed: int) -> str:
         lines += ["[[links]]", f'each = "{host}"', 'to = "network"', f'bandwidth = "{between} GB/s"', 'latency = "0 us"']
         lines += ["shared = true"]
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["MODELS", "Cases", "drawn", "simulator_of"]

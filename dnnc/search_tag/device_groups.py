@@ -115,6 +115,3 @@ class Machines:
         if ring is None:
             ring = self._speeds[groups] = rings(self.net, [self.devices(groups)])
         return ring
-
-
-__all__ = ["MOST", "Channel", "DeviceGroup", "Machines"]

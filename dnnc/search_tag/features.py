@@ -25,8 +25,9 @@ import numpy as np
 
 from dnnc.search_tag.actions import How
 from dnnc.search_tag.device_groups import MOST
-from dnnc.search_tag.op_groups import GROUPS, Floats
+from dnnc.search_tag.op_groups import GROUPS
 from dnnc.search_tag.simulator import Outcome, Simulator
+from passes.stages.problem import Floats
 
 OP, DEVICE = 13, 5
 WIDTH = OP + DEVICE + 2
@@ -110,6 +111,3 @@ class Features:
             nodes[number, OP + 3] = outcome.busy[number] / total
             nodes[number, OP + 4] = outcome.memory[number] / device_group.memory if device_group.memory else 0.0
         return Graph(nodes, edges, MOST + decided, self.subsets, self.ways, self.groups)
-
-
-__all__ = ["DEVICE", "NODES", "OP", "TYPES", "WIDTH", "Features", "Graph"]

@@ -27,8 +27,8 @@ from dnnc.data.npz import Header, read_npz
 from dnnc.search_tag.device_groups import MOST
 from dnnc.search_tag.faults import PriorNotFinite, WrongPrior
 from dnnc.search_tag.features import TYPES, WIDTH, Graph
-from dnnc.search_tag.op_groups import Floats
 from ir.core.diagnostics import InvalidInput
+from passes.stages.problem import Floats
 
 LAYERS, HEADS, HEAD = 4, 4, 16
 HIDDEN = HEADS * HEAD
@@ -149,6 +149,3 @@ def read_prior(path: Path) -> Network:
 def prior_arrays(weights: Mapping[str, Floats]) -> dict[str, Any]:
     """The weights as arrays to write, by name."""
     return {name: np.asarray(weights[name], dtype=np.float32) for name in shapes()}
-
-
-__all__ = ["HIDDEN", "LAYERS", "Network", "arrays", "initial", "prior_arrays", "read_prior", "scores", "shapes"]

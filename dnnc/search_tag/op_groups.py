@@ -350,6 +350,3 @@ def runs(weights: Sequence[float], count: int) -> list[int]:
     if run_of != sorted(run_of):
         raise AssertionError(f"the runs {run_of} do not follow each other")
     return run_of
-
-
-__all__ = ["GROUPS", "Batch", "Bundle", "Floats", "Gradient", "Segment", "Workload", "batch_of", "runs"]

@@ -94,6 +94,3 @@ def _cheapest(candidates: Sequence[Expressed], facts: Module, context: PassConte
         assert fault is not None
         raise fault
     return best[1]
-
-
-__all__ = ["NAME", "TagOptions", "TagPlan", "tag_plan"]

@@ -387,6 +387,3 @@ class _Step:
         fits = all(group.memory is None or size <= group.memory for group, size in zip(groups, memory, strict=True))
         used = tuple(busy.get(f"device group {number}", 0.0) for number in range(len(groups)))
         return Outcome(max(ends), tuple(memory), fits, used, tuple(forward), tuple(done), self.gathered)
-
-
-__all__ = ["COLLECTIVES", "Outcome", "Simulator"]

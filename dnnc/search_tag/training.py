@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from dnnc.search_tag.network import Network, arrays, initial, scores
-from dnnc.search_tag.op_groups import Floats
 from dnnc.search_tag.simulator import Simulator
 from dnnc.search_tag.tree_search import Node, TreeSearch
+from passes.stages.problem import Floats
 
 ITERATIONS = 200
 """Iterations of the search in a step."""
@@ -124,6 +124,3 @@ def train(
     for number in range(steps):
         told(number, trainer.step(*cases(number), number))
     return trainer.arrays
-
-
-__all__ = ["Step", "Trainer", "example", "loss_of", "train", "visited"]

@@ -22,8 +22,8 @@ import numpy as np
 
 from dnnc.search_tag.actions import Action
 from dnnc.search_tag.features import Features, Graph
-from dnnc.search_tag.op_groups import Floats
 from dnnc.search_tag.simulator import Outcome, Simulator
+from passes.stages.problem import Floats
 
 ITERATIONS = 1000
 """Default iterations of a search. TAG's own searches have 50 to 2000."""
@@ -151,6 +151,3 @@ class TreeSearch:
         if strategy not in self.outcomes:
             self.outcomes[strategy] = self.simulator.run([self.simulator.actions[action] for action in strategy])
         return self.outcomes[strategy]
-
-
-__all__ = ["ITERATIONS", "Found", "Node", "Prior", "TreeSearch", "puct"]

@@ -418,6 +418,3 @@ class _Fit:
 
     def error(self, seconds: Floats, rows: Places) -> float:
         return float(self.errors(seconds, rows).mean())
-
-
-__all__ = ["Calibration", "Fitted", "Number", "bounded", "calibrated", "machines_at", "numbers_of"]

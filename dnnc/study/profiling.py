@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.options import PIPELINE, CompileOptions, asks_training, build_pipeline, for_meshes, of_zoo
+from dnnc.compile.flags import CompileOptions
+from dnnc.compile.options import PIPELINE, asks_training, build_pipeline, for_meshes, of_zoo
 from dnnc.compile.training import require_engine, require_loss
 from dnnc.study.faults import WorkloadProfiled
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -52,6 +53,3 @@ def costed(
         until = next(number for number, step in enumerate(steps) if step.name == "cost")
         modules.append(PassManager(steps[: until + 1], expanded=True).run(module, pass_context(sink, progress)))
     return modules, imported.files, topology
-
-
-__all__ = ["costed"]

@@ -216,6 +216,3 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
 def digest(text: str) -> str:
     """The digest in the column ``plan``."""
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-__all__ = ["COLUMNS", "MeasuredRun", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]

@@ -144,6 +144,3 @@ def _next_name(name: str, taken: Collection[str]) -> str:
     while f"{numbered[1]}{number}" in taken:
         number += 1
     return f"{numbered[1]}{number}"
-
-
-__all__ = ["Part", "connected", "parts", "restricted", "with_more"]

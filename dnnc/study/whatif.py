@@ -17,11 +17,12 @@ from itertools import islice
 
 from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.driver import sets_of_devices
+from dnnc.compile.flags import CompileOptions
 from dnnc.compile.load import is_profiled
-from dnnc.compile.options import PROGRAM_PASSES, CompileOptions, build_pipeline, of_profile, warn_of_cut
+from dnnc.compile.options import PROGRAM_PASSES, build_pipeline, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
 from dnnc.study.faults import CoresShared, TooManyDevices
-from dnnc.study.subsets import Part, parts, with_more
+from dnnc.study.subsets import parts, with_more
 from dnnc.study.subsets import restricted as without_others
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Module, Plan
@@ -29,6 +30,7 @@ from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from passes.costs.network import device_classes
+from passes.costs.parts import Part
 from passes.framework.manager import PassManager
 from passes.framework.registry import NO_MESH
 
@@ -284,6 +286,3 @@ def labels(result: WhatIf) -> Iterator[str]:
 def names_text(names: Sequence[str]) -> str:
     """The names if they are few, else the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} .. {names[-1]} ({len(names)})"
-
-
-__all__ = ["HELPS", "MOST_DEVICES", "ROWS", "PlanOnPart", "WhatIf", "kind_text", "labels", "what_if"]

@@ -68,6 +68,3 @@ def _stated(statement: Mapping[str, Any]) -> dict[str, Any]:
 def placement_text(result: dict[str, Any]) -> str:
     """The result as JSON text; raises ValueError for a number that JSON lacks."""
     return json.dumps(result, indent=2, allow_nan=False) + "\n"
-
-
-__all__ = ["DeviceRow", "latency_result", "placement_result", "placement_text"]

@@ -252,6 +252,3 @@ def _with_ids(module: Module, where: str) -> Module:
         more = () if op.get("id") is not None else attributes(id=id_)
         ops.append(replace(op, attributes=tuple(sorted((*op.attributes, *more)))))
     return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
-
-
-__all__ = ["WorkloadOnMachines", "has_backward_nodes", "in_kinds", "is_text", "on_topology", "read_problem", "read_workload"]

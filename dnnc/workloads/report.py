@@ -127,6 +127,3 @@ def _option_text(name: str, value: object) -> str:
 
 def _told(result: SolveResult) -> Sequence[str]:
     return [name for name in ("read", "load", "search", "total") if name in result.seconds]
-
-
-__all__ = ["compare_note", "compare_table", "solve_headline", "solve_table"]

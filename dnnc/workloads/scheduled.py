@@ -233,6 +233,3 @@ def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Pat
     if missing := [id_ for id_, v in place.items() if v not in seen]:
         raise InvalidInput(NodeMissing(str(missing[0])), where=str(path))
     return sets
-
-
-__all__ = ["scheduled", "written_plan"]

@@ -31,8 +31,6 @@ from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 from passes.solvers.work import within
 
-__all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class DevicePiece:

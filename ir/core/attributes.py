@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ir.core.types import DType, TensorType, Type
+from ir.core.types import TensorType
 
 
 class AttrKind(enum.Enum):
@@ -136,6 +136,3 @@ def attributes(values: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **
     """Sorted attributes from plain Python values."""
     merged = {**dict(values), **more}
     return tuple((key, attr(merged[key])) for key in sorted(merged))
-
-
-__all__ = ["AttrKind", "Attribute", "Attributes", "DType", "Dense", "Type", "attr", "attributes", "decimal", "single"]

@@ -222,6 +222,3 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
             target = requested[target]
         resolved[name] = target
     return resolved
-
-
-__all__ = ["bind", "by_place", "of_arrays", "resolve", "symbols"]

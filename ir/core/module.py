@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from ir.core.attributes import Attributes, Dense
+from ir.core.attributes import Attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Facets
 from ir.core.faults import NoFunction
@@ -367,28 +367,3 @@ class Module:
 
     def extend(self, symbols: Iterable[Symbol]) -> Module:
         return replace(self, symbols=(*self.symbols, *symbols))
-
-
-__all__ = [
-    "Action",
-    "Declared",
-    "Dense",
-    "External",
-    "Func",
-    "Inline",
-    "Mesh",
-    "Module",
-    "Plan",
-    "PlanStage",
-    "Program",
-    "Random",
-    "Resource",
-    "ResourceData",
-    "Schedule",
-    "Splat",
-    "Stage",
-    "State",
-    "StoredData",
-    "Symbol",
-    "View",
-]

@@ -49,6 +49,3 @@ def read_outcome(word: Any) -> Outcome:
     if known not in OUTCOMES:
         raise ValueError(f"no outcome: expected one of {', '.join(OUTCOMES)}")
     return cast(Outcome, known)
-
-
-__all__ = ["AGREE", "OUTCOMES", "SLACK", "TIGHT", "Outcome", "outcome", "read_outcome", "translated"]

@@ -8,20 +8,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "COUNTED",
-    "LARGEST",
-    "MOST_BYTES",
-    "MOST_MEMORY",
-    "MOST_MICROBATCHES",
-    "MOST_SECONDS",
-    "SMALLEST",
-    "is_amount",
-    "is_bytes",
-    "is_seconds",
-    "whole",
-]
-
 MOST_BYTES = 1 << 53
 """Bytes of one tensor or message stay below it (8 PiB): such numbers are exact as floats, too."""
 MOST_MEMORY = 1 << 62

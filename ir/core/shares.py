@@ -98,18 +98,3 @@ def _dealt(shares: Shares) -> Shares:
         members.append(member)
         heapq.heapreplace(heap, (done + turns // share, share, member))
     return tuple(members)
-
-
-__all__ = [
-    "Range",
-    "Shares",
-    "cut",
-    "equal",
-    "foremost",
-    "foremost_two",
-    "hindmost",
-    "largest",
-    "nested_cut",
-    "none_empty",
-    "proportional",
-]

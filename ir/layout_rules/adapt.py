@@ -65,5 +65,3 @@ class FixedResult:
 
 
 Adapt: TypeAlias = LocalShape | LocalEntry | LocalAttribute | ShiftIndices | ScaleResult | AsReshape | FixedResult
-
-__all__ = ["Adapt", "AsReshape", "FixedResult", "LocalAttribute", "LocalEntry", "LocalShape", "ScaleResult", "ShiftIndices"]

@@ -167,5 +167,3 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.RotaryEmbedding": microsoft_rotary,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

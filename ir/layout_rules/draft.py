@@ -233,5 +233,3 @@ def _is_float(type_: Type | None) -> bool:
 Draw: TypeAlias = Callable[[Draft], None]
 """Draws the rule of one operator. Raises UnfitError, or any LookupError, TypeError, ValueError or ArithmeticError, for a form
 of the op that it does not know: the op then has no rule."""
-
-__all__ = ["BOTH", "Constants", "Draft", "Draw", "Numbers", "Place", "UnfitError"]

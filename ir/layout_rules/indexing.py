@@ -120,5 +120,3 @@ RULES: dict[str, Draw] = {
     "onnx.ScatterND": scatter_nd,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

@@ -201,5 +201,3 @@ RULES: dict[str, Draw] = {
     "onnx.SoftmaxCrossEntropyLoss": loss,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

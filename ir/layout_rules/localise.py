@@ -208,6 +208,3 @@ def _shape(type_: Type) -> tuple[int, ...]:
     if shape is None or not all(isinstance(dim, int) for dim in shape):
         raise ValueError(f"{type_} has no shape in numbers")
     return tuple(dim for dim in shape if isinstance(dim, int))
-
-
-__all__ = ["Cut", "local_type", "localise"]

@@ -241,5 +241,3 @@ RULES: dict[str, Draw] = {
     "onnx.Unsqueeze": rank_change,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

@@ -128,5 +128,3 @@ RULES: dict[str, Draw] = {
     "onnx.Where": where,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

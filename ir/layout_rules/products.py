@@ -207,5 +207,3 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.FusedMatMul": fused_matmul,
 }
 """By the op's full name."""
-
-__all__ = ["RULES", "patches"]

@@ -197,5 +197,3 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.QMoE": _experts(2, 3, packed=True),
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

@@ -178,5 +178,3 @@ RULES: dict[str, Draw] = {
     "onnx.com.microsoft.SkipSimplifiedLayerNormalization": _SKIP,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

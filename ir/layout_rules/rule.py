@@ -188,6 +188,3 @@ def _dual(placement: Placement, whole: Placement) -> Placement:
         case Partial():
             return Replicate()
     return whole
-
-
-__all__ = ["Backward", "Factor", "Kind", "LayoutRule", "Linear", "Strategy", "backward_rule"]

@@ -167,6 +167,3 @@ def coverage(module: Module, func: Func | None = None) -> dict[str, int]:
     """The number of ops without a rule, which run replicated, by operator, sorted."""
     missing = sorted(op.name for op, rule in rules(module, func) if rule is None)
     return {name: missing.count(name) for name in dict.fromkeys(missing)}
-
-
-__all__ = ["NEWEST", "RULES", "Surroundings", "coverage", "numbers_of", "resource_numbers", "rule_of", "rules"]

@@ -90,5 +90,3 @@ RULES: dict[str, Draw] = {
     ADAFACTOR_SQUARES: adafactor_squares,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

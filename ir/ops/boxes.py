@@ -94,18 +94,3 @@ def shape_of(type_: Type) -> tuple[int, ...] | None:
         return None
     shape = tuple(dim for dim in type_.shape if isinstance(dim, int))
     return shape if len(shape) == len(type_.shape) else None
-
-
-__all__ = [
-    "Box",
-    "Placements",
-    "Range",
-    "axis_number",
-    "box",
-    "coordinates",
-    "delivers",
-    "members_along",
-    "placements_of",
-    "reduction_of",
-    "shape_of",
-]

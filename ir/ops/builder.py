@@ -180,6 +180,3 @@ class Builder:
 
     def build(self) -> Module:
         return Module(self.name, tuple(self.symbols), self.attributes)
-
-
-__all__ = ["BodyBuilder", "Builder", "FuncBuilder", "RegionBuilder"]

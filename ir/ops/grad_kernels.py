@@ -135,5 +135,3 @@ KERNELS: tuple[OpDef, ...] = (
     _kernel("SoftmaxCrossEntropyLoss", (3, 4), _ONE, _IGNORE, ((1, -1),),
             "The gradient of the scores of SoftmaxCrossEntropyLoss without a reduction: of dY, scores, labels and weights."),
 )  # fmt: skip
-
-__all__ = ["CONV_ATTRIBUTES", "GRID_ATTRIBUTES", "KERNELS", "POOL_ATTRIBUTES", "RESIZE_ATTRIBUTES", "alike", "tensor"]

@@ -170,22 +170,3 @@ def averages_in_order(ops: Iterable[Op]) -> tuple[Op, ...]:
             new.update((name, value.name) for name, value in zip(averages, op.results[1:3], strict=False) if value.name)
         made.append(op)
     return tuple(made)
-
-
-__all__ = [
-    "ACCUMULATE",
-    "ASSIGN",
-    "BATCH_NORMALIZATION",
-    "DETACH",
-    "DIALECTS",
-    "DRAWS",
-    "GRAD",
-    "GRAD_OPS",
-    "MASK",
-    "NORMAL",
-    "STEP",
-    "UNBIASED",
-    "UNIFORM",
-    "averages_in_order",
-    "written_resources",
-]

@@ -121,5 +121,3 @@ LOSS_SCALE_OP = OpDef(
     "finite, so that the step is taken.",
 )
 """The op that is defined here."""
-
-__all__ = ["DYNAMIC", "LOSS_SCALE", "LOSS_SCALE_OP", "SCALE", "SKIPPED", "STEPS", "LossScale", "moved_by"]

@@ -376,26 +376,3 @@ def _core(name: str, opsets: Mapping[str, int]) -> OpDef | None:
 
 CORE: Dialects = (Dialect("comm", _core), Dialect("dnnc", _core))
 """The dialects of every module."""
-
-
-__all__ = [
-    "COLLECTIVES",
-    "COMMUNICATION",
-    "CORE",
-    "EFFECT",
-    "OPAQUE",
-    "OPDEFS",
-    "PURE",
-    "RESHARD",
-    "RESHARD_STEPS",
-    "SEGMENT",
-    "AttrDef",
-    "Dialect",
-    "Dialects",
-    "OpDef",
-    "ReshardStep",
-    "is_collective",
-    "module_opsets",
-    "opdef",
-    "reshard_step",
-]

@@ -106,22 +106,3 @@ def padded_places(mode: str, length: int, before: int, after: int) -> list[int] 
         period = max(1, 2 * (length - 1))
         return [min(place % period, period - place % period) if length > 1 else 0 for place in places]
     return None
-
-
-__all__ = [
-    "DEQUANTISES",
-    "ELEMENTWISE",
-    "EPILOGUE",
-    "FUSES",
-    "KEEPS_RESULT",
-    "PRODUCT",
-    "QUANTISES",
-    "RANDOM",
-    "SELECTS",
-    "SHAPE_ONLY",
-    "TRAINING_OPERAND",
-    "TRAITS",
-    "has",
-    "names_with",
-    "padded_places",
-]

@@ -30,6 +30,8 @@ EMA = "grad.ema"
 EMA_STATE = "ema"
 """What the moving average of ``@w`` is called behind its name: ``@w.ema``."""
 RATE = "grad.rate"
+AVERAGED, COUNTED = "running_mean", "num_batches_tracked"
+"""What PyTorch calls the running mean of a batch normalisation, and the count of the microbatches that moved it."""
 
 STATE: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
@@ -94,9 +96,12 @@ _SUFFIXES = frozenset({EMA_STATE, *(state for states in STATE.values() for state
 
 
 def is_state(name: str, weights: Container[str]) -> bool:
-    """Whether something of this name is state of an update: of the optimizer of one of ``weights`` (``fc.weight.exp_avg``), a
-    moving average of one, or of the scale of the loss."""
+    """Whether something of this name is state of training and no weight: of the optimizer of one of ``weights``
+    (``fc.weight.exp_avg``), a moving average of one, the scale of the loss, or the count of the microbatches that moved a
+    running average (``norm.num_batches_tracked``)."""
     weight, _, state = name.rpartition(".")
+    if state == COUNTED:
+        return f"{weight}.{AVERAGED}" in weights
     return name in (SCALE, STEPS, SKIPPED) or (state in _SUFFIXES and weight in weights)
 
 
@@ -254,6 +259,8 @@ __all__ = [
     "ADAFACTOR",
     "ADAFACTOR_SQUARES",
     "ADAFACTOR_SUMS",
+    "AVERAGED",
+    "COUNTED",
     "COUNTS",
     "DEFAULTS",
     "EMA",

@@ -153,6 +153,3 @@ def values_of(dense: object) -> tuple[float, ...]:
     if not isinstance(dense, Dense) or dense.type.dtype is not DType.F64 or not isinstance(dense.data, bytes):
         return ()
     return struct.unpack(f"<{len(dense.data) // 8}d", dense.data)
-
-
-__all__ = ["COSINE", "KINDS", "LINEAR", "STEPS", "TABLE", "RateSchedule", "table_of", "values_of"]

@@ -63,6 +63,3 @@ class Recipe:
         if self.schedule.kind == TABLE:
             fields["rates"] = table_of(self.schedule.values)
         return attributes(fields)
-
-
-__all__ = ["KEYS", "Recipe"]

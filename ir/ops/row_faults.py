@@ -326,6 +326,3 @@ def _loop(step: Sequence[int]) -> list[int]:
                 found.append(step[found[-1]])
             return found
     return []
-
-
-__all__ = ["faults"]

@@ -299,29 +299,3 @@ def action_text(action: Action) -> str:
     microbatch = "_" if action.microbatch is None else action.microbatch
     channel = "" if action.channel is None else f", {action.channel}"
     return f"{action.kind}({action.stage}, {microbatch}{channel})"
-
-
-__all__ = [
-    "BACKWARD",
-    "COMPUTE",
-    "INPUT_GRADIENT",
-    "LANES",
-    "RECEIVE",
-    "SEND",
-    "UPDATE",
-    "WEIGHT_GRADIENT",
-    "Channel",
-    "Flow",
-    "Places",
-    "action_text",
-    "delay",
-    "edge_slots",
-    "gradient_order",
-    "lane_of",
-    "lanes",
-    "shown",
-    "stream",
-    "unrolled",
-    "walk",
-    "with_gradients",
-]

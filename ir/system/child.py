@@ -11,8 +11,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-__all__ = ["module_command", "module_environment", "python_command"]
-
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 

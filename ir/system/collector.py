@@ -18,6 +18,3 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-__all__ = ["collector_paused"]

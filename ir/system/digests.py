@@ -238,16 +238,3 @@ def _remember(digests: list[tuple[list[int], str]]) -> None:
         except BaseException:
             os.unlink(path)
             raise
-
-
-__all__ = [
-    "LARGE",
-    "OpenFile",
-    "Ranges",
-    "Stamp",
-    "digest_file",
-    "digest_ranges",
-    "digest_weights",
-    "has_digest",
-    "known_digest",
-]

@@ -16,8 +16,6 @@ from typing import BinaryIO
 from ir.core.diagnostics import InvalidInput
 from ir.core.faults import FileNotOpened, FileNotRead, FileTooLarge, NoSuchFile, NotAFile, NotUtf8, SymbolicLink
 
-__all__ = ["decode_input", "kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
-
 
 def open_input(
     path: str | Path, what: str, *, hint: str = "", directory: int | None = None, follow: bool = True, where: str = ""

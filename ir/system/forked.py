@@ -19,8 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["CallFailedError", "CallKilledError", "call_in_child"]
-
 _RETURNED, _RAISED, _NO_MEMORY = range(3)
 _HEADER = 9  # bytes in front of an answer: what it is, and its length
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG

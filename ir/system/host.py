@@ -156,16 +156,3 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
-
-
-__all__ = [
-    "CoreClock",
-    "assign_cores",
-    "available_memory",
-    "device_cores",
-    "give_back_large_blocks",
-    "local_cores",
-    "local_memory",
-    "not_preempting",
-    "processor_seconds",
-]

@@ -17,6 +17,3 @@ def exports(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(homes[name]), name)
 
     return attribute
-
-
-__all__ = ["exports"]

@@ -23,22 +23,6 @@ from ir.core.faults import DiskRefused, FileNotWritten, NotAFile
 from ir.system.files import kind_of_file
 from ir.system.signals import termination_raises
 
-__all__ = [
-    "PARTIAL",
-    "SCRATCH",
-    "locked_folder",
-    "partials",
-    "refuse_special",
-    "remove_dead",
-    "remove_dead_scratch",
-    "remove_own",
-    "scratch_folder",
-    "temporary_directory",
-    "told_of_disk",
-    "umask",
-    "whole_file",
-]
-
 PARTIAL = ".partial"
 """The end of the name of each file and folder that is to become a result."""
 SCRATCH = "dnnc-scratch-"

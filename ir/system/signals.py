@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["GRACE", "Terminated", "end_soon_after_a_request", "termination_raises"]
-
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _CALLED_FROM_C = (f"{os.sep}llvmlite{os.sep}", os.path.join("numpy", "_core", "_internal.py"))
 GRACE = 5.0

@@ -12,8 +12,6 @@ from contextlib import suppress
 
 from ir.system.scratch import temporary_directory
 
-__all__ = ["leave_nothing", "load_torch_elsewhere"]
-
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Names the folder; torch makes it if it is not there."""
 

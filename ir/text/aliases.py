@@ -131,6 +131,3 @@ def _location_text(location: Location, node: str, scope: str) -> str:
     parts = [quote_text(location.path), node, scope]
     used = 3 if location.scope else 2 if location.node else 1
     return f"loc({', '.join(parts[:used])})"
-
-
-__all__ = ["CALL", "REST", "RULES", "Aliases", "location_text", "ruled_text"]

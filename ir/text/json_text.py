@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 from ir.core.diagnostics import InvalidInput, Span
 from ir.text.faults import InvalidJson, JsonHalfCharacter, JsonKeyTwice, JsonNotANumber, JsonNumberTooLong, JsonTooDeep
 
-__all__ = ["parse_json"]
-
 MOST_DEPTH = 100
 """Objects and lists inside one another; no document nests ten."""
 

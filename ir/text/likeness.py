@@ -96,6 +96,3 @@ def _listed(models: Sequence[Resource], others: Sequence[object], renaming: Rena
             if isinstance(other.data, kind):
                 listed.setdefault(key, []).append(getattr(other.data, key))
     return listed if copies_of(models, renaming, listed) == list(others) else None
-
-
-__all__ = ["LISTED", "Printed", "copies_of", "with_prefix"]

@@ -33,11 +33,11 @@ from ir.core.module import (
     Symbol,
     View,
 )
-from ir.core.names import ABSENT, quote_key, quote_name, quote_text, quote_word
+from ir.core.names import quote_key, quote_name, quote_text, quote_word
 from ir.core.ops import Op, Region, Value
 from ir.core.topology import Topology
 from ir.core.types import TensorType, Type
-from ir.text.aliases import CALL, REST, Aliases, location_text
+from ir.text.aliases import CALL, REST, Aliases
 from ir.text.dense import bytes_text, element_texts
 from ir.text.likeness import Printed
 from ir.text.records import float_text, record_items, record_text, words_text
@@ -387,6 +387,3 @@ def resource_data_text(data: ResourceData, type_: Type) -> str:
 def _whole_type(view: View, type_: Type) -> Type:
     """The type of what ``view`` is a part of."""
     return replace(type_, shape=view.shape) if isinstance(type_, TensorType) else type_
-
-
-__all__ = ["ABSENT", "dense_text", "location_text", "print_module", "print_op", "print_symbol"]

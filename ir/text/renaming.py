@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Renaming", "renaming"]
-
 
 class Renaming:
     """``pairs``: from, to, from, to.. ``renamed(text)`` is what ``text`` is called in the copy."""

@@ -57,10 +57,12 @@ def percent_text(fraction: float) -> str:
 
 
 def outcome_text(outcome: Outcome, gap: float) -> str:
-    """The outcome of a search in prose, with the gap where there is one: ``optimal``, ``within gap of 4.3 %``."""
+    """The outcome of a search in prose, with the gap where there is one: ``optimal``, ``at most 4.3 % above the best plan``."""
     if outcome != "within-gap":
         return outcome
-    return f"within gap of {percent_text(gap)}" if math.isfinite(gap) else "within gap of unknown size"
+    if not math.isfinite(gap):
+        return "not known how far above the best plan"
+    return f"at most {percent_text(max(gap, 0.001))} above the best plan"
 
 
 def ratio_text(ratio: float) -> str:

@@ -76,6 +76,3 @@ def read_witness(text: str) -> tuple[Witness, ...]:
 
 def _name(name: str) -> str:
     return name if re.fullmatch(_PLAIN, name) else json.dumps(name)
-
-
-__all__ = ["CHOSEN", "DEVICES", "FORMS", "KEY", "MESH", "MESHES", "REPLICAS", "Witness", "read_witness", "witness_text"]

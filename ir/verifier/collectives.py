@@ -170,6 +170,3 @@ def _layout_faults(
 
 def _text(placements: tuple[Placement, ...]) -> str:
     return ", ".join(map(str, placements))
-
-
-__all__ = ["between_replicas", "check_collectives"]

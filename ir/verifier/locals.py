@@ -151,6 +151,3 @@ def _described(op: Op) -> str:
         f"{key} = {attribute.value}" for key, attribute in op.attributes if key in ("axis", "channel", "reduction")
     )
     return f"{op.name} {{{fields}}}"
-
-
-__all__ = ["check_locals"]

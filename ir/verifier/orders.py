@@ -62,6 +62,3 @@ def learned_channels(findings: Findings, plan: Plan) -> list[int]:
         for op in findings.body(stage)
         if op.name == "comm.recv" and op.results[0].name in learning.get(stage.index, ())
     ]
-
-
-__all__ = ["check_orders", "flow_of"]

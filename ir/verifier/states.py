@@ -78,6 +78,3 @@ def _check_stages(findings: Findings, states: dict[str, Resource]) -> None:
             data = states[name].data
             if isinstance(data, State) and data.result and f"%{data.result}" not in returned:
                 findings.add("INV24", f"{stage.name} reads {name} but does not return '{data.result}'", stage)
-
-
-__all__ = ["check_states"]

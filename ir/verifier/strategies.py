@@ -95,6 +95,3 @@ class _Stage:
 
 def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
-
-
-__all__ = ["check_strategies"]

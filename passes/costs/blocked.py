@@ -40,6 +40,3 @@ def reorder_seconds(before: float, after: float, device_type: DeviceType) -> flo
 def _is_image(op: Op) -> bool:
     type_ = op.results[0].type if op.results else None
     return isinstance(type_, TensorType) and type_.dtype is DType.F32 and type_.shape is not None and len(type_.shape) == 4
-
-
-__all__ = ["blocked_values", "reorder_seconds"]

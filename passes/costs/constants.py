@@ -52,6 +52,3 @@ def _ends(func: Func) -> set[int]:
             if len(its) > 1 and any(may_fuse(func.ops[reader]) for reader in its):
                 found.add(position)
     return found
-
-
-__all__ = ["constants_of"]

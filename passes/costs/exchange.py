@@ -238,19 +238,3 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1, time
 
 def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str]) -> list[Path]:
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
-
-
-__all__ = [
-    "BUCKET",
-    "LAST",
-    "GradientSum",
-    "Speed",
-    "buckets",
-    "exchanges",
-    "exposed",
-    "hidden",
-    "hidden_beside",
-    "rings",
-    "through",
-    "waiting_bytes",
-]

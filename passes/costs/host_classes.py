@@ -111,6 +111,3 @@ def _exchangeable(
 
 def _speed(link: Link) -> Link:
     return replace(link, name="", ends=())
-
-
-__all__ = ["host_classes"]

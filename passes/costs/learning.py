@@ -278,31 +278,3 @@ def detached(func: Func) -> frozenset[str]:
         if op.name != DETACH and any(value.name in reached for value in op.results):
             reached.update(reads(op))
     return frozenset(value.name for op in func.ops for value in op.results if value.name not in reached)
-
-
-__all__ = [
-    "ASYNCHRONOUS",
-    "CROSS_ENTROPY",
-    "IGNORED",
-    "LOSS",
-    "InFlight",
-    "Learning",
-    "StepLoss",
-    "avoids_sums",
-    "detached",
-    "is_float",
-    "learning",
-    "learning_seconds",
-    "made_last",
-    "of_weights",
-    "periods_behind",
-    "recomputes",
-    "samples_of",
-    "saved_values",
-    "scales",
-    "step_seconds",
-    "step_text",
-    "trained",
-    "update_seconds",
-    "updated_bytes",
-]

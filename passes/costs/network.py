@@ -332,6 +332,3 @@ _FEW_ENDS = 16
 """Of a link whose ends but one are compared by name."""
 _FEW_SPEEDS = 4
 """Of a device's links, for which every choice is looked at."""
-
-
-__all__ = ["FREE", "Network", "Path", "Port", "Unreachable", "device_classes", "network"]

@@ -123,6 +123,3 @@ def _options(group: Sequence[Host]) -> list[list[str]]:
                 found.append([name for host in group[:count] for number in classes for name in host[number]])
         count //= 2
     return found
-
-
-__all__ = ["Host", "Part", "exchangeable_hosts", "ordered", "sets_of", "whole_parts"]

@@ -122,6 +122,3 @@ def memory_seconds(size: int, cold: int, device_type: DeviceType) -> float:
 def hit(between: float, cache: float) -> float:
     """The part of what is read again, after so many bytes, that a cache still holds."""
     return 1 / (1 + (between / cache) ** 16) if between < 1e6 * cache else 0.0
-
-
-__all__ = ["BITS", "BLOCKS", "MEMORY", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]

@@ -251,18 +251,3 @@ def _seconds(
         else:
             origins.modelled += model
     return seconds, origins
-
-
-__all__ = [
-    "ENOUGH",
-    "OpPasses",
-    "Origins",
-    "Profile",
-    "inputs_of",
-    "is_of_training",
-    "key_of",
-    "passes_of",
-    "segments_of",
-    "types_of",
-    "with_profile",
-]

@@ -436,6 +436,3 @@ def in_time(ops: Sequence[Op]) -> tuple[Op, ...]:
             early.update(reads(op))
         found.append(op)
     return tuple(reversed(found))
-
-
-__all__ = ["in_time", "is_sharded", "with_layouts"]

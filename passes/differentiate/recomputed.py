@@ -64,6 +64,3 @@ def _copies(
         facets = tuple(facet for facet in op.facets if isinstance(facet, ShardRule))
         found.append(Added(replace(here, results=tuple(results), facets=facets), op, at, INPUT_GRADIENT))
     return found, names
-
-
-__all__ = ["recomputed"]

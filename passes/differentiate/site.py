@@ -368,5 +368,3 @@ AXES_OPERAND = 13
 """The opset from which the axes of ReduceSum are an operand."""
 
 Rule: TypeAlias = Callable[[Site], Sequence[str | None]]
-
-__all__ = ["ZERO", "Added", "Program", "Rule", "Site", "broadcast"]

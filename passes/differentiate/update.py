@@ -378,6 +378,3 @@ def _reduction(mesh: Mesh) -> Attributes:
     """The attributes of an all-reduce that sums over the replicas of ``mesh``."""
     where = Attribute(AttrKind.SYMBOL, mesh.name)
     return attributes(axis=REPLICAS, channel=0, mesh=where, reduction="sum")
-
-
-__all__ = ["REPLICAS", "SQUARES", "Updates", "loss_scale_of"]

@@ -32,6 +32,3 @@ def instead_of(name: str, options: Mapping[str, str]) -> str:
     told = {{"memory": "device-memory"}.get(key, key): text for key, text in told.items() if key != "whole"}
     words = ",".join(f"{key}={text}" for key, text in told.items() if (key, text) != ("stages", "0"))
     return f"partition{{{words}}},place"
-
-
-__all__ = ["LEFT_OUT", "PIPELINES", "instead_of"]

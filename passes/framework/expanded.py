@@ -26,6 +26,3 @@ def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P,
 
     around.by_op = True  # type: ignore[attr-defined]
     return around
-
-
-__all__ = ["on_expanded"]

@@ -52,6 +52,3 @@ def _remedy(need: Property, name: str) -> str:
         return "give one with -t"
     first = makers[0] if len(makers) == 1 else f"{', '.join(makers[:-1])} or {makers[-1]}"
     return f"run {first} before '{name}'"
-
-
-__all__ = ["check_order", "order_faults"]

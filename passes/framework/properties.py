@@ -111,5 +111,3 @@ _PREDICATES: Mapping[Property, Callable[[Module], bool]] = {
     Property.LOWERED: _has(Stage),
     Property.LOCALIZED: _has(Program),
 }
-
-__all__ = ["MEANING", "Property", "holds"]

@@ -32,6 +32,3 @@ def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
     )
     text = print_module(Module("@problem", symbols), aliases=False) + comm + (" replicas" if replicas else "")
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-__all__ = ["problem_digest"]

@@ -224,20 +224,3 @@ def listing(names: Iterable[str]) -> str:
     """Names for a message; a long list is cut."""
     names = list(names)
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
-
-
-__all__ = [
-    "COST_PARTS",
-    "Cut",
-    "cuts_of",
-    "describe",
-    "is_sharded",
-    "listing",
-    "origins",
-    "reads",
-    "renamed",
-    "sender",
-    "stage_members",
-    "topological",
-    "total_cost",
-]

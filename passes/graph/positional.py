@@ -56,6 +56,3 @@ def spread(module: Module) -> Module:
         for name in reads(op):
             needed.setdefault(name, set()).update(op.facet(StageSet, StageSet(())).stages)
     return module.replace(func, replace(func, ops=tuple(ops)))
-
-
-__all__ = ["positional", "spread"]

@@ -97,6 +97,3 @@ def assessed(plan: Plan, func: Func, value: float, bound: float, tight: float = 
     if unknown := sizes(func).text:
         certificate[SIZES], status = unknown, "within-gap"
     return replace(plan, value=value, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
-
-
-__all__ = ["NOT_SHOWN", "SIZES", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

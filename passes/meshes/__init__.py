@@ -1,8 +1,7 @@
 """One program on all members of a mesh (SPMD): what a sharded op is, and what it costs.
 
 - ``mesh``: named axes over devices, each as fast as its slowest link; seconds of collectives;
-- ``layouts``: the layouts of a type, and the cheapest chain of collectives between any two;
-- ``reshard``: the same chains step by step, found by another algorithm;
+- ``layouts``: the layouts of a type, and the cheapest chain of collectives between any two, step by step;
 - ``costs``: what members spend and hold;
 - ``staged``: a stage with its mesh, decisions and bill;
 - ``notation``, ``decided``: placements as texts; what a module says of its decisions, read and checked;

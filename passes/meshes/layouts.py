@@ -11,11 +11,12 @@ shares unless ``uneven`` is allowed, and never into empty parts."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -41,37 +42,146 @@ SMALL = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
-    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``, ``first[a, b]`` those
-    of the all-reduce that a cheapest way begins with, but for steps that cost nothing; the longest of several, 0 where none
-    does."""
+class Step:
+    """One collective, or local op, of a conversion: it makes layout ``after`` by changing axis number ``axis``. ``size``: bytes
+    of the tensor as the other axes leave it, of the largest where these differ."""
 
-    placements: tuple[Placements, ...]
-    convert: Seconds
-    first: Seconds
-    numbers: Mapping[Placements, int]
-    """Of each layout its place in ``placements``."""
+    kind: str
+    axis: int
+    after: Placements
+    size: float
+    seconds: float
+
+
+class Layouts:
+    """Every layout of a type, the most split first, and the cheapest conversions between them. ``numbers``: of each layout its
+    place in ``placements``; ``steps``: of each layout what one step makes of it."""
+
+    def __init__(self, type_: Type, mesh: DeviceMesh, uneven: bool, together: bool, weight: bool) -> None:
+        """As of ``layouts_of``."""
+        possible = _possible(type_, mesh, uneven)
+        if uncut := isinstance(type_, TensorType) and type_.dtype in UNCUT:
+            whole = [lies for lies in possible if all(isinstance(p, Replicate) for p in lies)]
+            possible = [lies for lies in possible if not any(isinstance(p, Partial) for p in lies)] if weight else whole
+        self.type, self.mesh, self.together = type_, mesh, together
+        self.placements = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
+        self.numbers = {placements: number for number, placements in enumerate(self.placements)}
+        self.steps = [() if uncut else tuple(self._steps(lies)) for lies in self.placements]
+        self._ways: dict[tuple[Placements, Placements], tuple[Step, ...]] = {}
 
     def number(self, placements: Placements) -> int:
         """Its number, -1 where the type cannot have it."""
         return self.numbers.get(placements, -1)
+
+    @cached_property
+    def convert(self) -> Seconds:
+        """``[a, b]``: seconds from layout ``a`` to ``b``, by shortest paths (Floyd, Warshall)."""
+        count = len(self.placements)
+        convert: Seconds = np.full((count, count), np.inf)
+        np.fill_diagonal(convert, 0.0)
+        for one, steps in enumerate(self.steps):
+            for step in steps:
+                convert[one, self.numbers[step.after]] = step.seconds
+        for middle in range(count):
+            np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
+        return convert
+
+    @cached_property
+    def first(self) -> Seconds:
+        """``[a, b]``: seconds of the all-reduce that a cheapest way begins with, but for steps that cost nothing; the longest
+        of several, 0 where none does."""
+        first: Seconds = np.zeros_like(self.convert)
+        for one, steps in enumerate(self.steps):
+            before = np.flatnonzero(self.convert[:, one] == 0.0)  # local steps may come first
+            for step in steps:
+                if step.kind == "all_reduce":
+                    rest = self.convert[self.numbers[step.after]]
+                    shortest = step.seconds + rest <= self.convert[before] * (1 + TIGHT)
+                    first[before] = np.maximum(first[before], np.where(shortest, step.seconds, 0.0))
+        return first
+
+    def way(self, source: Placements, target: Placements) -> tuple[Step, ...]:
+        """The cheapest chain of steps from one layout to another (Dijkstra); of those that cost the same the one with the
+        fewest steps, then the one found first. Raises KeyError where none leads there."""
+        if source == target:
+            return ()
+        if (source, target) not in self._ways:
+            self._ways[source, target] = self._way(source, target)
+        return self._ways[source, target]
+
+    def _way(self, source: Placements, target: Placements) -> tuple[Step, ...]:
+        heap: list[tuple[float, int, int, Placements, tuple[Step, ...]]] = [(0.0, 0, 0, source, ())]
+        done: set[Placements] = set()
+        pushed = 0
+        while heap:
+            seconds, length, _, lies, way = heapq.heappop(heap)
+            if lies == target:
+                return way
+            if lies in done or lies not in self.numbers:
+                continue
+            done.add(lies)
+            for step in self.steps[self.numbers[lies]]:
+                pushed += 1
+                if step.after not in done:
+                    heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
+        raise KeyError(f"{self.type} cannot be brought from {source} to {target}")
+
+    def _steps(self, lies: Placements) -> Iterator[Step]:
+        """What one step makes of a layout."""
+        type_, mesh = self.type, self.mesh
+        if not isinstance(type_, TensorType) or len(self.placements) == 1:
+            return
+        whole = float(type_.nbytes or 0)
+        held = whole * split(type_, lies, mesh)
+        afters: Placements = (*map(Shard, range(len(type_.shape or ()))), Replicate(), *map(Partial, REDUCTIONS))
+        for position, axis in enumerate(mesh.axes):
+            before, later = lies[position], lies[position + 1 :]
+            if isinstance(before, Shard) and before in later:
+                continue  # a later axis cuts its shards: it must be joined first
+            size = whole * split(type_, (*lies[:position], Replicate(), *later), mesh)
+            for after in afters:
+                kind = reshard_step(before, after)
+                layout: Placements = (*lies[:position], after, *later)
+                if (
+                    kind is None
+                    or after == before
+                    or layout not in self.numbers
+                    or (isinstance(after, Shard) and after in later)
+                ):
+                    continue
+                step = RESHARD_STEPS[kind]
+                if step.cuts_anew:
+                    passed = held / axis.size
+                elif step.join and step.split:
+                    passed = whole * _largest_piece(type_, lies, layout, position, mesh)
+                else:
+                    passed = held if step.join else whole * split(type_, layout, mesh)
+                yield Step(kind, position, layout, size, axis.seconds(step, passed, together=self.together))
 
 
 @lru_cache(maxsize=1 << 12)
 def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False, weight: bool = False) -> Layouts:
     """The layouts of a type; what is no tensor of known shape is replicated, and so is an ``UNCUT`` one of no ``weight``.
     ``together``: what a gradient of a weight costs, whose sum shares messages with others (``Axis.seconds``)."""
-    possible = _possible(type_, mesh, uneven)
-    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
-        possible = [lies for lies in possible if not any(isinstance(p, Partial) for p in lies) and (weight or _is_whole(lies))]
-    found = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
-    size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
-    numbers = {placements: number for number, placements in enumerate(found)}
-    return Layouts(found, *_closure(numbers, mesh, type_, size, together), numbers)
+    return Layouts(type_, mesh, uneven, together, weight)
 
 
-def _is_whole(placements: Placements) -> bool:
-    return all(isinstance(placement, Replicate) for placement in placements)
+class Ways:
+    """The layouts of types on one mesh, and the cheapest ways between them: what a plan is charged and what lowering writes."""
+
+    def __init__(self, mesh: DeviceMesh, uneven: bool) -> None:
+        self.mesh, self.uneven = mesh, uneven
+        self.known: dict[tuple[Type, bool], Layouts] = {}
+
+    def layouts(self, type_: Type, together: bool) -> Layouts:
+        """``together``: as one of many gradients, whose sums share messages."""
+        if (type_, together) not in self.known:
+            self.known[type_, together] = layouts_of(type_, self.mesh, self.uneven, together=together, weight=True)
+        return self.known[type_, together]
+
+    def way(self, type_: Type, source: Placements, target: Placements, *, together: bool = False) -> tuple[Step, ...]:
+        """As of ``Layouts.way``."""
+        return self.layouts(type_, together).way(source, target)
 
 
 def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
@@ -184,50 +294,6 @@ def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
     return (-parts, tuple(map(str, placements)))
 
 
-def _closure(
-    number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float, together: bool
-) -> tuple[Seconds, Seconds]:
-    """Shortest paths (Floyd, Warshall), and the all-reduces that these begin with."""
-    found = tuple(number)
-    first: Seconds = np.zeros((len(found), len(found)))
-    sums: list[tuple[int, int, float]] = []
-    convert: Seconds = np.full((len(found), len(found)), np.inf)
-    np.fill_diagonal(convert, 0.0)
-    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
-        return convert, first
-    options = sorted({p for placements in found for p in placements}, key=str)
-    foremost = mesh.foremost
-    held = [size * part(type_, placements, mesh, foremost) for placements in found]
-    for one, placements in enumerate(found):
-        for position, axis in enumerate(mesh.axes):
-            source = placements[position]
-            locked = {p for p in placements[position + 1 :] if isinstance(p, Shard)}
-            for target in options:
-                if source in locked or target in locked or target == source:
-                    continue
-                two = number.get((*placements[:position], target, *placements[position + 1 :]))
-                if two is None:
-                    continue
-                name = reshard_step(source, target)
-                if name is not None:
-                    step = RESHARD_STEPS[name]
-                    if step.cuts_anew:
-                        passed = held[one] / axis.size
-                    elif step.join and step.split:
-                        passed = size * _largest_piece(type_, placements, found[two], position, mesh)
-                    else:
-                        passed = held[one if step.join else two]
-                    convert[one, two] = axis.seconds(step, passed, together=together)
-                    sums += [(one, two, float(convert[one, two]))] if name == "all_reduce" else []
-    for middle in range(len(found)):
-        np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
-    for one, two, seconds in sums:
-        before = np.flatnonzero(convert[:, one] == 0.0)  # local steps may come first
-        shortest = seconds + convert[two] <= convert[before] * (1 + TIGHT)
-        first[before] = np.maximum(first[before], np.where(shortest, seconds, 0.0))
-    return convert, first
-
-
 def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int, mesh: DeviceMesh) -> float:
     """Part of a tensor that a member gives another where an axis cuts another dimension: what is in the shard of the one before
     and of the other after."""
@@ -245,6 +311,8 @@ __all__ = [
     "Placements",
     "Seconds",
     "Shape",
+    "Step",
+    "Ways",
     "can_be_split",
     "coherent",
     "fullest",

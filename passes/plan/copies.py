@@ -67,6 +67,3 @@ def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tu
 
 def _under(table: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
     return {names.get(name, name): row for name, row in table.items()}
-
-
-__all__ = ["own_copies"]

@@ -165,6 +165,3 @@ def _head(op: Op) -> str:
     """The name of an op that is in no copy: its layer, or the first part of its scope."""
     scope = op.location.scope or op.location.node.strip("/").rpartition("/")[0].replace("/", ".")
     return _layer(op) or scope.split(".")[0] or "model"
-
-
-__all__ = ["Layer", "OpRow", "groups", "layers", "typical_block"]

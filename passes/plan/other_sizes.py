@@ -174,6 +174,3 @@ def _text(shape: Sequence[Dim] | None) -> str:
     if shape is None or not all(isinstance(dim, int) for dim in shape):
         return "?"
     return "x".join(map(str, shape))
-
-
-__all__ = ["cut_alike", "cut_at_first"]

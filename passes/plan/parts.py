@@ -110,6 +110,3 @@ def _strategies(op: Op, mesh: Mesh) -> tuple[str, ...]:
     """The name of its strategy along each axis."""
     facet = op.facet(ShardRule)
     return tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * len(mesh.axes)
-
-
-__all__ = ["Options", "StagePart", "priced_under", "sharded_plan", "stage_parts"]

@@ -41,6 +41,3 @@ def proven_for(
     among = " unsummed" if avoids_sums(module) else ""
     options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {uneven} {memory} {among}"
     return problem_digest(module, "\n".join([options, *told]))
-
-
-__all__ = ["proven_for"]

@@ -194,6 +194,3 @@ class _Writer:
         for value in op.results:
             self.types[value.name] = value.type
             self.made[value.name] = op
-
-
-__all__ = ["BY_FIRST", "DTYPES", "FIRST_ALONE", "NARROW", "STATED", "WIDE", "AutocastPass"]

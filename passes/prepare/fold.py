@@ -68,6 +68,3 @@ class ExpandPass(Pass):
         count = sum(len(func.ops) for func in expanded.of_type(Func))
         context.count(self.name, ops=count, blocks=sum(map(is_block, module.of_type(Func))))
         return expanded
-
-
-__all__ = ["ExpandPass", "FoldPass"]

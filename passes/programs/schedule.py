@@ -22,7 +22,7 @@ from passes.graph.graph import stage_members
 from passes.graph.sizes import assessed
 from passes.graph.symbols import insert_symbols
 from passes.timeline.families import ASYNCHRONOUS, DEFAULT, FAMILIES, step
-from passes.timeline.memory import memory_over_time, stage_peaks, with_space
+from passes.timeline.memory import memory_over_time, stage_peaks, with_memory
 from passes.timeline.orders import steady_period, stream
 from passes.timeline.simulate import Event, makespan, run_rows
 from passes.timeline.workload import Workload, largest_load, workload
@@ -59,7 +59,7 @@ class SchedulePass(Pass):
         assert plan is not None, "a workload is a plan's"
         training = plan.in_steps
         if training:
-            load = with_space(module, load)
+            load = with_memory(module, load)
         family = self.family or (DEFAULT if plan.flush else ASYNCHRONOUS[0])
         schedule = step(load, plan.microbatches, family) if training else stream(load, largest_load(load))
         if self.stated:
@@ -76,7 +76,7 @@ class SchedulePass(Pass):
     def _check_memory(self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event]) -> None:
         """Raises Infeasible where devices have not the memory that a step's rows need."""
         topology = module.first(Topology)
-        if topology is None or not load.space:
+        if topology is None or not load.memory:
             return
         held, over = memory_over_time(module, events), []
         for device in topology.devices:

@@ -36,6 +36,3 @@ class ValidatePass(Pass):
         context.progress("prove the programs", None)
         context.count(self.name, **context.prove(module))
         return module
-
-
-__all__ = ["ValidatePass"]

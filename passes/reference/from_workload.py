@@ -85,6 +85,3 @@ def color_classes(func: Func) -> tuple[tuple[int, ...], ...]:
         if color is not None:
             members.setdefault(color.color, []).append(v)
     return tuple(tuple(members[color]) for color in sorted(members) if len(members[color]) > 1)
-
-
-__all__ = ["color_classes", "profile_of", "training_graph_of"]

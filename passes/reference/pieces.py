@@ -42,6 +42,3 @@ def pieces(problem: Problem, sets: Sequence[Sequence[int]]) -> tuple[tuple[int, 
         best = sorted(wider, key=lambda done: -done.bit_count())
         turns = {done: wider[done] for done in best[:BEAM]}
     return turns[everything]
-
-
-__all__ = ["pieces"]

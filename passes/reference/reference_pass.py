@@ -214,6 +214,3 @@ class ReferencePass(LatticeSearch):
 
     def _prescribed(self) -> bool:
         return not self._pipeline or super()._prescribed()
-
-
-__all__ = ["ReferencePass"]

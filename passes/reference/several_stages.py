@@ -82,6 +82,3 @@ def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> So
     if values[0] < values[1] or math.isinf(values[1]):
         return solution
     return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
-
-
-__all__ = ["boundaries_text", "bounded", "in_pieces", "own_devices", "worth_its_boundaries"]

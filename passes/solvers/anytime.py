@@ -135,6 +135,3 @@ class Anytime(Generic[P]):
             return False
         self.best, self.value = plan, value
         return True
-
-
-__all__ = ["Anytime", "Limits", "Progress", "Result", "Statistics", "relative_gap"]

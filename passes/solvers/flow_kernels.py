@@ -102,6 +102,3 @@ def source_side(first: Any, arcs: Any, head: Any, residual: Any, source: int) ->
                 stack[depth] = head[e]
                 depth += 1
     return seen
-
-
-__all__ = ["max_flow", "source_side"]

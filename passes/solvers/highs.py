@@ -168,6 +168,3 @@ def solve_rows(
         return Answer("undecided", None, bound, nodes)
     done = status == highspy.HighsModelStatus.kOptimal
     return Answer("optimal" if done and gap <= PROVEN else "within-gap", tuple(values), bound, nodes)
-
-
-__all__ = ["PROVEN", "SAFETY", "SCALE", "Answer", "Rows", "Watch", "solve_rows"]

@@ -19,6 +19,3 @@ def interruptible() -> Iterator[None]:
         if isinstance(cause, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
-
-
-__all__ = ["interruptible"]

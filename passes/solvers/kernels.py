@@ -183,6 +183,3 @@ def nested(inner: Any, j: int, outer: Any, i: int) -> bool:
             lies = False
             break
     return lies
-
-
-__all__ = ["compiled", "inlined", "nested", "part"]

@@ -140,18 +140,3 @@ def unlimited() -> Iterator[None]:
 def counts() -> dict[str, float]:
     """Units of each kind of work so far."""
     return dict(_COUNTER.counts)
-
-
-__all__ = [
-    "RATES",
-    "Limit",
-    "clock_left",
-    "compiled_for",
-    "counts",
-    "did",
-    "is_over",
-    "now",
-    "sufficient_gap",
-    "unlimited",
-    "within",
-]

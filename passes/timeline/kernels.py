@@ -168,6 +168,3 @@ def state_of(verbs: int, microbatches: int, lanes: Any, media: int) -> State:
         times=np.empty(count + 1),
         lanes=np.empty(count + 1, np.int64),
     )
-
-
-__all__ = ["Lanes", "State", "Verbs", "follow", "state_of"]

@@ -21,7 +21,7 @@ from ir.core.topology import Topology
 from ir.core.types import TensorType, Type, type_bytes
 from ir.ops.rows import COMPUTE, UPDATE
 from passes.costs.memory.liveness import states_bytes
-from passes.costs.memory.stage import BEHIND, PHASES, StageBytes, StageOps, parts_of, stage_bytes
+from passes.costs.memory.stage import BEHIND, StageBytes, StageOps, parts_of, stage_bytes
 from passes.graph.faults import NoPlacedPlan
 from passes.graph.graph import cuts_of, stage_members
 from passes.meshes.costs.cross_mesh import Party, part_bytes, parties
@@ -149,20 +149,15 @@ def _stages(module: Module, count: int) -> list[StageOps]:
     return parts_of(module.entry, own, cuts_of(module.entry))
 
 
-def with_space(module: Module, load: Workload) -> Workload:
-    """The workload of a placed training plan with what its stages save of a microbatch, and the space of devices for that:
-    what their memory has beside all else that they hold."""
-    plan, topology, of_stage = module.first(Plan), module.first(Topology), stage_memory(module)
+def with_memory(module: Module, load: Workload) -> Workload:
+    """The workload of a placed training plan with what its stages hold, and the memory of their devices."""
+    plan, topology = module.first(Plan), module.first(Topology)
     assert plan is not None, "it has memory"
     assert topology is not None, "its stages are on devices"
-    space = []
-    for device in dict.fromkeys(name for row in plan.stages for name in row.devices):
-        stages = [of_stage[row.index] for row in plan.stages if device in row.devices]
-        limit = topology.memory(topology.device(device))
-        if limit is not None:
-            held = sum(stage.constant for stage in stages) + max(stage.busy(PHASES) for stage in stages)
-            space.append((device, limit - held))
-    return replace(load, saved=tuple(stage.of_microbatch for stage in of_stage), space=tuple(space))
+    names = dict.fromkeys(name for row in plan.stages for name in row.devices)
+    limits = ((name, topology.memory(topology.device(name))) for name in names)
+    limited = tuple((name, limit) for name, limit in limits if limit is not None)
+    return replace(load, holds=stage_memory(module), memory=limited)
 
 
 def _local_bytes(type_: Type, side: Party, meshes: Mapping[str, Party]) -> int:
@@ -174,4 +169,4 @@ def _local_bytes(type_: Type, side: Party, meshes: Mapping[str, Party]) -> int:
     return type_bytes(type_) or 0
 
 
-__all__ = ["Held", "memory_over_time", "stage_memory", "stage_peaks", "with_space"]
+__all__ = ["Held", "memory_over_time", "stage_memory", "stage_peaks", "with_memory"]

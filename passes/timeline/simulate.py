@@ -102,6 +102,3 @@ def _followed(load: Workload, rows: Mapping[str, Sequence[Action]]) -> Followed:
     if found.stuck:
         raise DeadlockError(found.stuck)
     return found
-
-
-__all__ = ["DeadlockError", "Event", "makespan", "run_rows", "simulate"]

@@ -17,6 +17,7 @@ from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
 from passes.costs.exchange import hidden_beside
 from passes.costs.memory.liveness import SLOTS
+from passes.costs.memory.stage import StageBytes
 from passes.costs.network import network
 from passes.graph.faults import NoPlacedPlan
 from passes.graph.graph import Cut, cuts_of, stage_members
@@ -52,8 +53,8 @@ class Workload:
     are those of gradients of weights alone; ``sync[stage]`` seconds once a step, behind the last backward pass of the stage,
     which hides ``hidden[stage]`` seconds of sums of gradients (no entry: none); ``updates`` the stages that have an update
     whatever its seconds. All are empty of inference. ``shared[stage]``: links that collectives of the stage share with others,
-    each with the part of the stage's seconds that they keep it busy. ``saved[stage]``: bytes that a device saves of a
-    microbatch in flight, and ``space``: bytes that devices have for that (no entry: no limit); empty where nobody asked."""
+    each with the part of the stage's seconds that they keep it busy. ``holds[stage]``: what it holds on each of its
+    devices, and ``memory``: bytes of devices (no entry: no limit); empty where nobody asked."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -66,8 +67,8 @@ class Workload:
     weights: tuple[float, ...] = ()
     updates: frozenset[int] = frozenset()
     shared: tuple[tuple[tuple[str, float], ...], ...] = ()
-    saved: tuple[int, ...] = ()
-    space: tuple[tuple[str, int], ...] = ()
+    holds: tuple[StageBytes, ...] = ()
+    memory: tuple[tuple[str, int], ...] = ()
     hidden: tuple[float, ...] = ()
 
     def seconds(self, kind: str, stage: int, *, split: bool = False) -> float:

@@ -111,6 +111,3 @@ def _check_inside(op: Op) -> None:
         raise InvalidInput(DropsInside(f"a dropout inside {op.name}"), where=describe(op))
     for one in inner:
         _check_inside(one)
-
-
-__all__ = ["NOISE", "with_draws"]

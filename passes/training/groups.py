@@ -53,6 +53,3 @@ def numbers_of_group(resource: Resource, groups: Iterable[Group], *, no_decay: b
     numbers = {"weight_decay": 0.0} if no_decay and flat else {}
     matching = [group for group in groups if fnmatchcase(resource.name[1:], group.glob)]
     return {**numbers, **dict(matching[-1].numbers)} if matching else numbers
-
-
-__all__ = ["Group", "numbers_of_group"]

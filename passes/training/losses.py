@@ -209,6 +209,3 @@ def product(dims: Sequence[Dim]) -> Dim:
     if not symbols:
         return numbers
     return "*".join([str(numbers)] * (numbers != 1) + symbols)
-
-
-__all__ = ["product", "with_loss"]

@@ -86,6 +86,3 @@ class _Writer:
         resource = Resource(unique(f"@{name}", self.symbols), TensorType(dtype, shape), Inline(data))
         self.constants.append(resource)
         return resource.name
-
-
-__all__ = ["is_frozen", "with_stated"]

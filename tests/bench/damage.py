@@ -460,5 +460,3 @@ KINDS: dict[str, Damage] = {
         exchanged_channels, other_value_sent, misnamed_value, exchanged_devices, other_layout, other_microbatch,
     )
 } | ORDER_KINDS  # fmt: skip
-
-__all__ = ["KINDS", "Damage", "Outcome"]

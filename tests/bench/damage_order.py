@@ -347,5 +347,3 @@ ORDER_KINDS: dict[str, Callable[[Path, random.Random], bool]] = {
         repeated_action, exchanged_actions, exchanged_rows,
     )
 }  # fmt: skip
-
-__all__ = ["ORDER_KINDS"]

@@ -483,5 +483,3 @@ KINDS = (
     *(f"step {name}" for name in STEPS),
     *(f"row {name}" for name in ROWS),
 )
-
-__all__ = ["KINDS", "PROGRAMS", "ROWS", "damaged_rows", "damaged_step", "in_order"]

@@ -119,6 +119,3 @@ def _steps(folder: Path) -> str:
     verdict = json.loads(told)
     worst = max(verdict["worst"]["difference"], verdict["loss_difference"])
     return "equal" if worst <= _SAME else "differ"
-
-
-__all__ = ["BUILDS", "KINDS", "compiled", "damaged"]

@@ -94,6 +94,3 @@ def _ticks(low: float, high: float, base: int) -> list[float]:
     """Powers of ``base`` between the two."""
     first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
     return [float(base) ** k for k in range(first, last + 1)]
-
-
-__all__ = ["PUBLIC", "Point", "plots"]

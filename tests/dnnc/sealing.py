@@ -51,6 +51,3 @@ def older(folder: Path) -> Path:
         del manifest["engine"]
 
     return change(folder, first)
-
-
-__all__ = ["change", "edit", "entry", "older", "refresh"]

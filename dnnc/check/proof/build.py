@@ -205,6 +205,3 @@ def _channel_fault(model: Model, maker: StageProof, sends: Sequence[Line], reade
     whole = model.types[carried[0].node]
     sent, received = out.get("of", whole), into.get("of", whole)
     return crossing((maker.mesh, sent), (reader.mesh, received))
-
-
-__all__ = ["prove", "prove_build", "prove_module", "prover"]

@@ -127,6 +127,3 @@ def _candidates(
             for member, one in zip(members, contents, strict=True)
         ):
             yield placements
-
-
-__all__ = ["Weights", "parts_of_weights"]

@@ -207,6 +207,3 @@ def _lying(mesh: Mesh, placements: Placements) -> str:
         elif isinstance(placement, Partial):
             words.append(f"a term of the {placement.reduction} over axis {axis}")
     return f"{', '.join(words)} of " if words else ""
-
-
-__all__ = ["NOT_PROVEN", "REFUTED", "Failure", "explain"]

@@ -128,6 +128,3 @@ def local_type(type_: Type, here: Box) -> Type:
     if not here or not isinstance(type_, TensorType):
         return type_
     return TensorType(type_.dtype, tuple(length for _, length in here), None, type_.sparse)
-
-
-__all__ = ["Boxes", "Facts", "Families", "Part", "is_partial", "local_type", "reductions", "whole"]

@@ -160,6 +160,3 @@ def _known(resource: Resource) -> Content | None:
 
             return content(type_.dtype, shape, to_data(np.full(shape, value, numpy_dtype(type_.dtype)), type_.dtype))
     return None
-
-
-__all__ = ["Application", "Model", "read_model"]

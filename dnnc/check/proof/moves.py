@@ -160,16 +160,3 @@ def crossing(maker: tuple[Mesh, Type], reader: tuple[Mesh, Type]) -> str:
 
 def _text(here: Box) -> str:
     return "[" + ", ".join(f"{start}:{start + length}" for start, length in here) + "]"
-
-
-__all__ = [
-    "IDENTITY",
-    "SLICE",
-    "collective",
-    "crossing",
-    "identity",
-    "slices",
-    "term_of",
-    "with_placement",
-    "zeros",
-]

@@ -248,6 +248,3 @@ def _by_member(listed: Dense) -> tuple[Content, ...]:
     size = len(data) // max(1, count)
     pieces = (data[place * size : (place + 1) * size] for place in range(count))
     return tuple(content(listed.type.dtype, shape, piece) for piece in pieces)
-
-
-__all__ = ["Evaluation", "Line", "StageText", "Unit", "read_stages"]

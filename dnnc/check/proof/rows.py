@@ -75,6 +75,3 @@ def _fault(row: Sequence[Action], wanted: Counter[tuple[str, int, int | None]], 
             side = "behind" if kind == "recv" else "before"
             return f"{kind} for channel {channel} of a microbatch stands {side} F of stage {stage} for it"
     return ""
-
-
-__all__ = ["row_faults"]

@@ -253,6 +253,3 @@ class OpRules:
         if key not in self._kinds:
             self._kinds[key] = OpKind(op, types, results, constants, model.opsets, self.boxes)
         return self._kinds[key]
-
-
-__all__ = ["OpRules", "Operand"]

@@ -173,6 +173,3 @@ def read_exactly(descriptor: int, offset: int, length: int) -> bytearray | None:
             return None
         done += count
     return data
-
-
-__all__ = ["Text", "Unreadable", "initializers", "read_segment", "tensor_data"]

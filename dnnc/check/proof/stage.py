@@ -307,6 +307,3 @@ def same_type(one: Type, other: Type) -> bool:
     return len(one.shape) == len(other.shape) and all(
         a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
     )
-
-
-__all__ = ["Derived", "Goal", "StageProof", "alike", "completed", "lines_by_channel", "received_values", "same_type"]

@@ -205,20 +205,3 @@ def is_determined(op: Op) -> bool:
         return True
     switch = TRAINING_OPERAND.get(op.name)
     return switch is not None and (len(op.operands) <= switch or not op.operands[switch])
-
-
-__all__ = [
-    "ABSENT",
-    "CONSTANT",
-    "Content",
-    "Key",
-    "Terms",
-    "constant_key",
-    "constant_of",
-    "content",
-    "content_of",
-    "op_key",
-    "structure_of",
-    "unknown_of",
-    "version",
-]

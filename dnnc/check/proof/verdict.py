@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnc.check.faults import NotProven, Refuted
-from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure
+from dnnc.check.proof.explain import REFUTED, Failure
 from ir.core.diagnostics import CheckFailed
 
 LAYOUT_RULES = "the layout rules, each tested on random instances against ONNX Runtime"
@@ -119,6 +119,3 @@ class ProofReport:
             "trusted": list(self.trusted),
             "seconds": self.seconds,
         }
-
-
-__all__ = ["KERNELS", "LAYOUT_RULES", "NOT_PROVEN", "NO_PROMPT", "PROMPTS", "REFUTED", "RUNTIME", "ProofReport", "StageVerdict"]

@@ -279,6 +279,3 @@ class Search:
 
 def _positions(bits: int) -> list[int]:
     return [v for v in range(bits.bit_length()) if bits >> v & 1]
-
-
-__all__ = ["Search", "searched"]

@@ -191,6 +191,3 @@ def facts_of(module: Module, where: str) -> Facts:
     if plan is None or topology is None:
         raise InvalidInput(NoPlanToVerify("plan" if plan is None else "machines"), where=where)
     return Facts(plain(undifferentiated(whole.without(Stage, Program))), whole, plan, topology)
-
-
-__all__ = ["CLOSE", "Facts", "Tensor", "facts_of", "stated_memory"]

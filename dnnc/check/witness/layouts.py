@@ -178,6 +178,3 @@ def _converted(
             paid = kind.weights[sources, key].reshape([-1, *[1] * len(wanted)])
             table += np.where(some, paid, 0.0) / parts
     return table
-
-
-__all__ = ["Tables", "least_seconds"]

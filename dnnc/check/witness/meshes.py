@@ -26,7 +26,7 @@ from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op
 from ir.core.types import Replicate, TensorType, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, rules
-from ir.ops.boxes import box
+from ir.ops.boxes import Placements, box
 from ir.ops.rows import edge_slots
 from passes.costs.blocked import blocked_values
 from passes.costs.learning import avoids_sums
@@ -40,7 +40,6 @@ from passes.meshes.costs.count import count
 from passes.meshes.costs.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.meshes.costs.member_work import MemberWork
 from passes.meshes.mesh import DeviceMesh, mesh_over
-from passes.meshes.reshard import Lies
 from passes.meshes.undecided import undecided
 from passes.partition.layouts.decide import choice_of
 from passes.partition.layouts.problem.build import Builder, overlaps_on
@@ -123,12 +122,12 @@ class OnMeshes:
         types = {name: resource.type for name, resource in module.resources.items()}
         types |= {value.name: value.type for value in func.args}
         work = MemberWork(mesh, training=False, again=False)
-        whole: Lies = (Replicate(),) * len(mesh.axes)
-        made: dict[str, Lies] = {**dict.fromkeys(types, whole), **decided.kept, **decided.entering}
+        whole: Placements = (Replicate(),) * len(mesh.axes)
+        made: dict[str, Placements] = {**dict.fromkeys(types, whole), **decided.kept, **decided.entering}
         read = Counter([value.name for value in func.results] + list(decided.leaving))
         for op in func.ops:
             read.update(op.operands)
-        asked: dict[str, set[Lies]] = defaultdict(set)
+        asked: dict[str, set[Placements]] = defaultdict(set)
         for name, lies in (*decided.leaving.items(), *decided.outputs.items()):
             asked[name].add(lies)
         chains, seconds = set[str](), []
@@ -291,7 +290,7 @@ def microbatch_seconds(facts: Facts) -> float | None:
     return math.fsum(seconds)
 
 
-def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[Strategy | None]]:
+def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Placements], list[Placements], list[Strategy | None]]:
     """Of an op, the layouts of what it reads and makes, and its strategy along each axis."""
     chosen = []
     for axis, name in zip(part.mesh.axes, part.decisions.strategies[op.id], strict=False):
@@ -303,7 +302,7 @@ def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], lis
     return operands, results, [*chosen]
 
 
-def _held(type_: object, lies: Lies, mesh: Mesh) -> float:
+def _held(type_: object, lies: Placements, mesh: Mesh) -> float:
     """Bytes of the largest part of a resource that a member keeps."""
     if not isinstance(type_, TensorType):
         return 0.0

@@ -408,6 +408,3 @@ def peak(inputs: dict[str, int], ops: Sequence[Op]) -> int:
         sizes |= made
         alive = {name: size for name, size in alive.items() if last.get(name, position) > position}
     return most
-
-
-__all__ = ["Counted", "Ring", "Stages", "combined", "peak", "ring_of", "turns"]

@@ -348,6 +348,3 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
                     f"no plan on {record.plans} is claimed below {record.bound!r} s; a plain search finds {proof.searched!r} s"
                 )
         found.proofs.append(proof)
-
-
-__all__ = ["Proof", "Verified", "same", "verified", "verify_build"]

@@ -151,6 +151,3 @@ def _notes(calibration: Calibration, type_: str) -> Notes:
         separator = " " if before.endswith("was") else ", "
         notes[table, key] = f"{before}{separator}{f'{of} {was}' if number.key.startswith(EFFICIENCY) else was}"
     return notes
-
-
-__all__ = ["calibrate"]

@@ -17,7 +17,8 @@ from ir.core.diagnostics import DiagnosticSink, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dnnc.check.proof import ProofReport
-    from dnnc.compile.driver import CompileOptions, CompileResult
+    from dnnc.compile.driver import CompileResult
+    from dnnc.compile.flags import CompileOptions
     from ir.core.ops import Op
 
 
@@ -102,7 +103,7 @@ def compile_(
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
     of a profile, which has seconds in place of operators)."""
-    from dnnc.compile.driver import CompileOptions
+    from dnnc.compile.flags import CompileOptions
     from dnnc.compile.training import TrainingOptions
     from ir.system.scratch import remove_dead_scratch
 

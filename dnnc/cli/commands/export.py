@@ -36,6 +36,3 @@ def export(
         written = write_with_weights(checkpoint, model, out, sink, ema=ema, dims=bound, limits=limits, progress=report)
     show_warnings(sink.diagnostics, quiet)
     talk(f"wrote {' and '.join(map(str, written))}", quiet)
-
-
-__all__ = ["export"]

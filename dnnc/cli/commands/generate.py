@@ -218,6 +218,3 @@ def _tokenizer(path: Path) -> Any:
         return Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises plain exceptions
         raise InvalidInput(TokenizerUnreadable(str(error)[:200]), where=str(path)) from None
-
-
-__all__ = ["generate"]

@@ -60,7 +60,8 @@ def profile(
     of each are measured, by the PyTorch kernels that 'dnnc train' runs. Operators that are alike in attributes, shapes and
     element type are measured once. All devices work at once, each on its cores; run nothing else meanwhile."""
     from dnnc.build.elsewhere import require_one_host
-    from dnnc.compile.options import CompileOptions, asks_training
+    from dnnc.compile.flags import CompileOptions
+    from dnnc.compile.options import asks_training
     from dnnc.compile.training import TrainingOptions
     from dnnc.machines.profile import ProfileFile, machine_here, measure_profile, read_profile
     from dnnc.study.profiling import costed

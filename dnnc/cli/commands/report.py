@@ -47,6 +47,3 @@ def report(
         target = write_page(build, out, trace, check)
     if not quiet:
         put(f"wrote {target}; open it in a browser")
-
-
-__all__ = ["report"]

@@ -137,6 +137,3 @@ def _simulate(
         print_table(timeline_table(summary))
         put("")
         put(timeline_text(summary))
-
-
-__all__ = ["simulate"]

@@ -27,7 +27,8 @@ from ir.core.faults import NoSuchFile
 from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
-    from dnnc.workloads.solve import SolveOptions, SolveResult
+    from dnnc.workloads.methods import SolveOptions
+    from dnnc.workloads.solve import SolveResult
 
 _MOST_ACCELERATORS = 65536
 
@@ -63,7 +64,7 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, and prove how close to the best
     split it is. Times are in milliseconds."""
-    from dnnc.workloads.solve import SolveOptions
+    from dnnc.workloads.methods import SolveOptions
 
     options = SolveOptions(
         file=str(file),

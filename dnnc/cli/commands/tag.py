@@ -72,6 +72,3 @@ def train(
         put_json("tag-train", {"out": str(out), "steps": rows})
     elif not quiet:
         put(f"wrote {out} after {steps} searches; the loss went from {told[0].loss:.3f} to {told[-1].loss:.3f}")
-
-
-__all__ = ["app"]

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.engines.torch.checkpoint import Checkpoint
-    from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions
+    from dnnc.engines.torch.launch.telling import Progressed
+    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
 
 LEAST_STEPS = 3
 """For ``--runs``."""
@@ -245,6 +246,3 @@ def _check(opened: TrainingBuild, options: TrainOptions, *, json: bool, quiet: b
     if verdict.loose:
         put(f"not compared, because rounding alone changes them: {listing(verdict.loose)}")
     put(verdict.text)
-
-
-__all__ = ["train"]

@@ -60,7 +60,7 @@ def whatif(
     Each row is a set of devices, planned as 'dnnc compile --plan-only' plans it, with a lower bound of all plans on these
     devices. Of sets that differ only in the names of devices, one is listed. A plan may leave devices idle, so no row is
     slower than a row with some of its devices."""
-    from dnnc.compile.options import CompileOptions
+    from dnnc.compile.flags import CompileOptions
     from dnnc.study.whatif import what_if
 
     options = CompileOptions(

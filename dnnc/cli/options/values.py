@@ -69,6 +69,3 @@ def quicken(command: Any) -> None:
     command.get_params = quickened
     for below in getattr(command, "commands", {}).values():
         quicken(below)
-
-
-__all__ = ["quicken"]

@@ -33,7 +33,8 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, prompt: Pro
     sequence to its next, and of an objective of tokens to its first; bytes of caches on each device; what would help.
 
     A step of a group of b sequences takes ``latency`` through all stages, and the slowest stage is busy for ``slowest`` of it.
-    So G groups in turn make ``b min(1 / slowest, G / latency)`` tokens a second."""
+    So G groups in turn make ``b min(1 / slowest, G / latency)`` tokens a second. Attention counts every position of a cache, so
+    all of that is of full caches: shorter sequences take less."""
     schedule, topology = module.first(Schedule), needed(module, Topology)
     if schedule is None or IDS not in dict(module.entry.attributes) or not module.states or plan.value <= 0:
         return plan
@@ -44,6 +45,7 @@ def with_tokens(plan: Plan, module: Module, options: CompileOptions, prompt: Pro
     told = [
         f"{count_text(batch / every)} tokens a second: {groups} group{'s' if groups > 1 else ''} of {batch} in turn, "
         f"{seconds_text(groups * every)} from a token to the next of its sequence"
+        + (", while caches are full" if any(state.axis is not None for state in module.states.values()) else "")
     ]
     if plan.minimises.decodes:
         told.append(_first_token(plan, options, prompt, latency))

@@ -10,18 +10,9 @@
 - ``arrays``: what an array must be to fit an input.
 """
 
-from dnnc.data.samples.given import Feed
+from dnnc.data.samples.given import MICROBATCHES, Feed
 from dnnc.data.samples.one_pass import Pass, verify_pass, write_samples
-from dnnc.data.samples.source import (
-    MICROBATCHES,
-    POOL,
-    SYNTHETIC,
-    Data,
-    Microbatches,
-    data_inputs,
-    given_data,
-    open_data,
-)
+from dnnc.data.samples.source import POOL, SYNTHETIC, Data, Microbatches, data_inputs, given_data, open_data
 
 __all__ = [
     "MICROBATCHES",

@@ -106,6 +106,3 @@ def a_value(value: Any) -> str:
 def empty(ports: Iterable[ValueInfo]) -> dict[str, Any]:
     """Arrays of zeros. What nobody writes to takes no memory."""
     return {port.name: np.zeros(tuple(port.shape or ()), user_dtype(port.dtype)) for port in ports}
-
-
-__all__ = ["Inputs", "Part", "a_value", "as_array", "empty", "fitting", "rows_of"]

@@ -139,6 +139,3 @@ def _mapped(file: BinaryIO, header: Header) -> Any:
 def _unpacked(path: Path, name: str) -> Any:
     with open_input(path, "an .npz of named arrays") as file:
         return read_arrays(file, str(path), only=name)[name]
-
-
-__all__ = ["Column", "column_of_npy", "columns_of_npz"]

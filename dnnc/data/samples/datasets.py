@@ -353,6 +353,3 @@ def _workers(loader: Any, seed: int) -> Callable[[Iterator[list[tuple[int, int]]
             return iter(ahead)
 
     return read
-
-
-__all__ = ["Dataset", "drawn_apart", "is_dataset", "is_loader", "seed_all", "seeded"]

@@ -143,6 +143,3 @@ class Feed:
         error, self.unsaid = self.unsaid, None
         if error is not None:
             raise error
-
-
-__all__ = ["AHEAD", "MICROBATCHES", "Feed", "GivenMicrobatches"]

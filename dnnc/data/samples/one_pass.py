@@ -126,6 +126,3 @@ def _joined(items: list[dict[str, Any]], inputs: Inputs, *, dataset: bool) -> di
         }
     except FAULTS as error:
         raise raised(error, "eval_data") from error
-
-
-__all__ = ["Pass", "verify_pass", "write_samples"]

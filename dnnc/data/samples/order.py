@@ -60,6 +60,3 @@ class Order:
         drawn = self.order[first : first + units]
         count = len(drawn)
         return np.concatenate([drawn, np.full(units - count, self.order[begin])]) if count < units else drawn, count
-
-
-__all__ = ["DROP", "USE", "Batches", "Order", "shuffled"]

@@ -203,6 +203,3 @@ def _check_headers(
     if len(set(lengths.values())) > 1:
         counts = tuple(f"{name} {headers[name].shape[0]}" for name in lengths)
         raise InvalidInput(UnequalSamples(counts), where=where)
-
-
-__all__ = ["VERIFIED", "Samples", "sample_paths"]

@@ -331,18 +331,3 @@ def _called(source: str, seed: int, flag: str) -> Any:
     if not (isinstance(given, Iterable) or is_dataset(given)) or isinstance(given, Mapping):
         raise InvalidInput(ReturnedNoMicrobatches(a_value(given)), where=source)
     return given
-
-
-__all__ = [
-    "MICROBATCHES",
-    "POOL",
-    "SYNTHETIC",
-    "Data",
-    "Microbatches",
-    "data_inputs",
-    "given_data",
-    "inputs_of",
-    "open_data",
-    "opened_source",
-    "with_numbers",
-]

@@ -184,6 +184,3 @@ def raised(error: BaseException, where: str, when: str = "") -> InvalidInput:
     theirs = [(file, line) for file, line in frames if not any(file.startswith(folder) for folder in _NOT_THEIRS)]
     place = f"{Path(theirs[-1][0]).name}:{theirs[-1][1]}" if theirs else ""
     return InvalidInput(FunctionRaised(reason, when, place), where=where)
-
-
-__all__ = ["FAULTS", "Stream", "named_arrays", "raised"]

@@ -253,6 +253,3 @@ def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= MOST:
         return "a number of too many digits"
     return json.dumps(value, ensure_ascii=False)[:60]
-
-
-__all__ = ["FORMAT", "looks_like", "read"]

@@ -178,6 +178,3 @@ def _colors(ops: Sequence[Op]) -> dict[str, int]:
 
 def _without(op: Op, *kinds: type[Facet]) -> Op:
     return replace(op, facets=tuple(facet for facet in op.facets if not isinstance(facet, kinds)))
-
-
-__all__ = ["fitted", "has_backward", "is_profile"]

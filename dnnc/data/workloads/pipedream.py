@@ -220,6 +220,3 @@ def _number(key: str, text: str, place: Span, faults: Faults) -> float:
             return 0.0
         total += value
     return total
-
-
-__all__ = ["BANDWIDTH", "FORMAT", "looks_like", "read"]

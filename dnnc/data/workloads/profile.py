@@ -258,22 +258,3 @@ def is_number(value: float) -> bool:
 def whole_bytes(value: float) -> int:
     """Bytes as a whole number, a part of one counted as one."""
     return math.ceil(value)
-
-
-__all__ = [
-    "ACCELERATOR",
-    "CPU",
-    "MOST_BYTES",
-    "MOST_DEVICES",
-    "NUMBERS",
-    "UNIT",
-    "Faults",
-    "Machines",
-    "Node",
-    "Profile",
-    "in_unit",
-    "is_number",
-    "lower",
-    "topology",
-    "whole_bytes",
-]

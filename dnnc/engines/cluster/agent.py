@@ -198,6 +198,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["Agent", "readable", "stream_of", "wants_and_progress"]

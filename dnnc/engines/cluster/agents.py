@@ -88,6 +88,3 @@ def offered(answer: Any, settings: Mapping[str, Any]) -> tuple[str, str]:
     if "refused" in answer:
         raise InvalidInput(answers.diagnostics(answer["refused"]))
     return answers.offer(answer.get("offer"), "offer", settings["address"], settings["ports"])
-
-
-__all__ = ["Agents", "LocalAgents", "offered"]

@@ -454,6 +454,3 @@ def _line(far: _Far, seconds: float) -> bytes | None:
             break
     line, _, far.buffered = far.buffered.partition(b"\n")
     return line
-
-
-__all__ = ["FarProcess", "FarProcesses", "Hosts", "wanted_keys"]

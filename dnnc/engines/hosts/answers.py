@@ -153,6 +153,3 @@ def _shown(found: object) -> str:
         return "nothing" if found is None else reprlib.repr(found)
     except Exception:  # whatever Ray has made of an answer
         return f"a {type(found).__name__}"
-
-
-__all__ = ["MOST_ANSWER", "MOST_LINE", "MOST_TEXT", "Answers"]

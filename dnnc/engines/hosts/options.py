@@ -69,16 +69,3 @@ def port_range(text: str) -> tuple[int, int]:
     if not 0 < int(first) <= int(last) <= MOST_PORT:
         raise UsageError(NotPorts(text), where=f"--ports {text}")
     return int(first), int(last)
-
-
-__all__ = [
-    "MOST_PORT",
-    "PORTS",
-    "PORTS_TEXT",
-    "WAIT_SECONDS",
-    "ClusterOptions",
-    "port_range",
-    "require_packages",
-    "stated_cluster",
-    "stated_hosts",
-]

@@ -216,17 +216,3 @@ class Executor(Protocol):
     def load(self, model: bytes, outputs: tuple[ValueSpec, ...], weights: Mapping[str, int] | None = None) -> Loaded:
         """The program in ``model``, of which ``outputs`` are wanted. ``weights``: open files that hold its external data, by
         the locations that it names."""
-
-
-__all__ = [
-    "End",
-    "Executor",
-    "Group",
-    "Incoming",
-    "Launcher",
-    "Loaded",
-    "Outgoing",
-    "Process",
-    "Runnable",
-    "Transport",
-]

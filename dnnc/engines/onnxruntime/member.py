@@ -192,6 +192,3 @@ def _buffers(
             if spec.name not in leaving:
                 busy.append((last_level.get(spec.name, level), buffer))
     return buffers
-
-
-__all__ = ["LoadedSegment", "Member", "Span"]

@@ -427,17 +427,3 @@ def _copies(sides: Sequence[Outgoing], slots: Sequence[int], places: Mapping[str
             if source.data.ctypes.data != target.data.ctypes.data:
                 copies.append((target.data, source.data))
     return tuple(copies)
-
-
-__all__ = [
-    "LOADING",
-    "MEETING",
-    "RECEIVING",
-    "RUNNING",
-    "SENDING",
-    "STARTING",
-    "WAITING",
-    "Ends",
-    "Follower",
-    "Work",
-]

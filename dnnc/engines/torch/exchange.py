@@ -423,6 +423,3 @@ def _combined(terms: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
     for term in terms[2:]:
         join(total, term, out=total)
     return total
-
-
-__all__ = ["Exchange", "Network", "Pending", "swapped", "torch_dtype"]

@@ -144,6 +144,3 @@ def _title(name: str) -> str:
 
 def _opened(descriptor: int, digest: str | None = None) -> OpenFile:
     return OpenFile(os.fdopen(descriptor, "rb"), digest)
-
-
-__all__ = ["TrainingFiles", "read_step"]

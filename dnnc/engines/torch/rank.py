@@ -330,7 +330,5 @@ def _shape(step: Step, name: str) -> tuple[int, ...]:
     return tuple(int(dim) for dim in tensor_type(step.resources[name].type).shape or ())  # type: ignore[arg-type]
 
 
-__all__ = ["arguments", "keep_to_cores", "main"]
-
 if __name__ == "__main__":
     raise SystemExit(main())

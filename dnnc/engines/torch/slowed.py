@@ -61,6 +61,3 @@ def slow_devices(texts: Iterable[str]) -> dict[str, float]:
             raise UsageError(NotASlowDevice(MOST), where=f"--slow {text}")
         factors[device] = factor
     return factors
-
-
-__all__ = ["Slowed", "slow_devices"]

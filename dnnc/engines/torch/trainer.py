@@ -362,6 +362,3 @@ def accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor],
         term = terms[name]
         alone = others[term.untyped_storage().data_ptr()] == 1 and term.is_contiguous()
         sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
-
-
-__all__ = ["Running", "Span", "Trainer", "accumulate"]

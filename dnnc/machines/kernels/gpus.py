@@ -224,6 +224,3 @@ def _notes(name: str, device: str, found: _Found) -> Notes:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
-
-
-__all__ = ["gpus_of", "measured_gpus"]

@@ -126,6 +126,3 @@ def _chain(length: int) -> Segment:
     """A function of so many ops that compute nearly nothing."""
     module = chained(length)
     return Segment("chain", module, module.entry, 1, 0.0, 0, "chain", "")
-
-
-__all__ = ["measured_training", "of_torch"]

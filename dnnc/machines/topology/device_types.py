@@ -90,6 +90,3 @@ def unmade_likes(name: str, doc: Document, types: Mapping[str, Any], made: Mappi
         spec = types[like]
         like = spec.get("like") if isinstance(spec, dict) else spec
     return list(chain)
-
-
-__all__ = ["device_type", "unmade_likes"]

@@ -47,6 +47,3 @@ def why_broken(links: Mapping[str, Link], source: str, target: str, way: Iterabl
 
 def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-__all__ = ["require_reachable", "why_broken"]

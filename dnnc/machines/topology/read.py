@@ -13,7 +13,7 @@ from pathlib import Path
 from dnnc.machines.faults import WorkersShareCores
 from dnnc.machines.presets import find_preset
 from dnnc.machines.topology.document import file_syntax, parse_document, read_file
-from dnnc.machines.topology.reader import VERSION, Reader
+from dnnc.machines.topology.reader import Reader
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, Severity
 from ir.core.topology import Topology
 
@@ -79,6 +79,3 @@ def slowed(topology: Topology, factor: float) -> Topology:
         for type_ in topology.types
     )
     return replace(topology, types=types)
-
-
-__all__ = ["VERSION", "load_topology", "read_topology", "slowed"]

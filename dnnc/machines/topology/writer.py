@@ -219,6 +219,3 @@ def _text(value: str) -> str:
 
 def _list(values: Iterable[str]) -> str:
     return f"[{', '.join(map(_text, values))}]"
-
-
-__all__ = ["Notes", "topology_to_toml"]

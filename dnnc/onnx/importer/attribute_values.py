@@ -51,6 +51,3 @@ def _numbers(value: object) -> Iterable[int]:
 def _shortened(value: object) -> str:
     text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-__all__ = ["value_faults"]

@@ -58,6 +58,3 @@ def _info(name: str, type_: Type | None) -> onnx.ValueInfoProto:
     if not isinstance(type_, TensorType):
         raise TypeError(f"{name} is no tensor")
     return onnx.helper.make_tensor_value_info(name, ELEMENT_NUMBERS[type_.dtype], type_.shape)
-
-
-__all__ = ["OnnxBodies"]

@@ -404,6 +404,3 @@ def _copied_node(node: NodeProto) -> NodeProto:
     copy = NodeProto()
     copy.CopyFrom(node)
     return copy
-
-
-__all__ = ["check_model", "domain_name", "node_label", "node_reads"]

@@ -75,6 +75,3 @@ def refuse_contradiction(
     flags = " ".join(f"--dim {name}={bindings[name]}" for name in names)
     reason = DimensionRefused(fault) if len(names) == 1 else DimensionsContradict(fault)
     raise UsageError(reason, where=f"{where}: {flags}")
-
-
-__all__ = ["Ports", "refuse_contradiction"]

@@ -183,6 +183,3 @@ def _padded(shape: Sequence[int], pads: Sequence[float]) -> float:
     for index, dim in enumerate(shape):
         total *= dim + (extra[index] if index < half else max(extra, default=0))
     return total
-
-
-__all__ = ["OnnxEvaluator", "evaluate_node"]

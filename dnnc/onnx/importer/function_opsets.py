@@ -231,6 +231,3 @@ def _versions(function: FunctionProto) -> dict[str, int]:
 def _lies_in_a_file(node: NodeProto) -> bool:
     """Whether the node is a ``Constant`` whose data is not in the graph."""
     return node.op_type == "Constant" and any(a.t.data_location == TensorProto.EXTERNAL for a in node.attribute)
-
-
-__all__ = ["Converter", "bound_attributes", "domain_key", "rewrite"]

@@ -207,6 +207,3 @@ def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]
     for name, outer in wanted.items():
         if outer and name in inputs:  # handed through
             yield onnx.helper.make_node("Identity", [names[name]], [outer], name=f"{prefix}/{name}")
-
-
-__all__ = ["PATH_KEY", "SCOPE_KEY", "TRAINING_KEY", "inline_functions"]

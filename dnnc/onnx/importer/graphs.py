@@ -80,6 +80,3 @@ def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
             one.output[:] = [names.get(name, name) for name in one.output]
         for value in (*inner.initializer, *inner.output, *inner.value_info):
             value.name = names.get(value.name, value.name)
-
-
-__all__ = ["all_nodes", "graphs", "subgraphs", "take_caches"]

@@ -95,6 +95,3 @@ def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
                 dim.dim_value = bound
             elif bound is not None:
                 dim.dim_param = bound
-
-
-__all__ = ["bind_dims", "input_symbols", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]

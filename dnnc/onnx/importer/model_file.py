@@ -202,6 +202,3 @@ def _nesting(text: str) -> int:
         elif len(token) == 1:
             depth -= 1
     return deepest
-
-
-__all__ = ["TEXT_SUFFIX", "open_model", "parse_text"]

@@ -379,6 +379,3 @@ def _exporter_scope(node: NodeProto) -> str:
         return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
     parts = metadata.get("namespace", "").split("/")
     return parts[-2].partition(": ")[0] if len(parts) > 1 else ""
-
-
-__all__ = ["import_model", "import_proto"]

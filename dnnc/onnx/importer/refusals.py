@@ -119,6 +119,3 @@ def _refused_by_onnxruntime(models: Mapping[int, bytes], inference: Inference) -
         return {}
     reasons = {int(index): plain_words(text) for index, text in json.loads(answer).items()}
     return {index: _REASON.sub("", reason) for index, reason in reasons.items() if _REASON.search(reason)}
-
-
-__all__ = ["refuse_nodes"]

@@ -69,6 +69,3 @@ def _first_not_utf8(message: Any) -> tuple[str, bytes]:
                 if inner:
                     return f"{path}.{inner}", found
     return "", b""
-
-
-__all__ = ["check_form"]

@@ -106,6 +106,3 @@ def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     if at > end:
         raise ValueError(f"a field ends at byte {at}, its message at byte {end}")
     return key >> 3, body, at
-
-
-__all__ = ["locations", "relocated"]

@@ -53,6 +53,3 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-__all__ = ["Buffer", "VarintError", "read_varint", "varint"]

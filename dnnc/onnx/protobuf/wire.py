@@ -154,6 +154,3 @@ def _reference(offset: int, length: int) -> bytes:
         entry = b"\x0a" + varint(len(key)) + key.encode() + b"\x12" + varint(len(value)) + value.encode()
         parts.append(b"\x6a" + varint(len(entry)) + entry)
     return b"".join(parts) + b"\x70\x01"
-
-
-__all__ = ["INLINE_LIMIT", "SELF", "Buffer", "WireError", "skeleton"]

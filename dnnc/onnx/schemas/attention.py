@@ -155,5 +155,3 @@ RULES: dict[str, Rule] = {
     "com.microsoft.SparseAttention": _sparse_attention,
 }
 """``DOMAIN.OPERATOR`` -> the rule of its result types."""
-
-__all__ = ["RULES"]

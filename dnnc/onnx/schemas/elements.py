@@ -209,5 +209,3 @@ RULES: dict[str, Rule] = {
     "com.microsoft.UnfoldTensor": _unfold,
 }
 """``DOMAIN.OPERATOR``, or ``OPERATOR`` in the default domain -> the rule of its result types."""
-
-__all__ = ["RULES"]

@@ -173,6 +173,3 @@ def _common(dims: Iterable[Dim]) -> Dim:
     if numbers:
         return numbers.pop()  # names and unknown dimensions beside it are equal to it or 1
     return 1 if not others else others[0] if len(set(others)) == 1 else None
-
-
-__all__ = ["Node", "Rule", "Shape", "UnknownError", "axis_of", "broadcast", "inference", "part", "plus", "ranked", "times"]

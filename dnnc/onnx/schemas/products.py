@@ -156,5 +156,3 @@ RULES: dict[str, Rule] = {
     "com.microsoft.QLinearGlobalAveragePool": _global_pool,
 }
 """``DOMAIN.OPERATOR`` -> the rule of its result types."""
-
-__all__ = ["RULES"]

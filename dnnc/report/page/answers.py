@@ -158,7 +158,7 @@ def _proof(plan: Plan) -> str:
         gap = f" (gap {percent_text(plan.gap)})" if plan.gap > 0 else ""
         return f"It is optimal: no plan {kind} takes less than {bound} on these machines, which is proven{gap}."
     if plan.bound <= 0:
-        return "No lower bound is known, so a better plan may exist, and the gap is of unknown size."
+        return "No lower bound is known, so a better plan may exist, and how much better is not known."
     return f"It is {outcome_text(plan.status, plan.gap)}: no plan {kind} takes less than {bound}, which is proven."
 
 
@@ -278,6 +278,3 @@ def _free_transfers(plan: Plan) -> float:
     for stage in plan.stages:
         busy[stage.devices or (str(stage.index),)] += load(plan.comm, stage.compute, 0.0, 0.0) / stage.replicas
     return max(busy.values(), default=0.0)
-
-
-__all__ = ["Facts", "answers"]

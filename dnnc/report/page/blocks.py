@@ -221,6 +221,3 @@ def _edges(module: Module, runs: Sequence[Run]) -> Iterator[Edge]:
 def stage_compute(blocks_: Blocks, stage: int) -> float:
     """Seconds of the ops of a stage per microbatch."""
     return math.fsum(layer.compute for run in blocks_.runs if run.stage == stage for layer in run.layers)
-
-
-__all__ = ["Blocks", "Edge", "Run", "blocks", "layers_of", "outputs_of", "stage_compute"]

@@ -240,6 +240,3 @@ def _op(row: OpRow, prefix: str, formula: float | None) -> list[Any]:
         ", ".join(kinds),
         exact(formula) if formula is not None else None,
     ]
-
-
-__all__ = ["COLUMNS", "SCHEMA", "page_data"]

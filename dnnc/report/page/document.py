@@ -74,6 +74,3 @@ def _digest(text: str) -> str:
 
 def _file(name: str) -> str:
     return files("dnnc.report.page").joinpath(name).read_text(encoding="utf-8")
-
-
-__all__ = ["frame", "page"]

@@ -46,6 +46,3 @@ def _file(title: str, values: Mapping[str, Any]) -> dict[str, Any]:
     gradient = [{"stop": 0, "bgColor": WHITE}, {"stop": 1, "bgColor": DARK}] if numbers else []
     results = {name: {"value": value} for name, value in values.items()}
     return {"name": title, "results": results, **({"gradient": gradient} if gradient else {})}
-
-
-__all__ = ["node_data"]

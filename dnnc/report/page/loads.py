@@ -120,6 +120,3 @@ def transfers_json(module: Module, plan: Plan, load: Workload) -> list[dict[str,
             cuts_of(module.entry), load.wires, strict=False
         )  # behind these are gradients that are not written out
     ]
-
-
-__all__ = ["devices_json", "links_json", "media_seconds", "transfers_json"]

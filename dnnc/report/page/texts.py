@@ -40,6 +40,3 @@ def shown(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [shown(item) for item in value]
     return value
-
-
-__all__ = ["counted", "exact", "listed", "shown", "span"]

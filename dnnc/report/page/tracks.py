@@ -175,6 +175,3 @@ def memory_json(timeline_: Timeline, plan: Plan, limits: Mapping[str, int | None
             }
         )
     return rows
-
-
-__all__ = ["Timeline", "alike", "memory_json", "timeline", "tracks_json"]

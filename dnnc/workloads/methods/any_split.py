@@ -110,6 +110,3 @@ def _crossings(stages: Sequence[tuple[int, Sequence[int]]], edges: Sequence[tupl
     place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     crossing = [(u, v) for u, v in edges if place[u] != place[v]]
     return len({(place[u], place[v]) for u, v in crossing}), len({(u, place[v]) for u, v in crossing})
-
-
-__all__ = ["ANY_SECONDS", "any_throughput", "any_training"]

@@ -192,20 +192,3 @@ def does_not_fit(status: Outcome, topology: Topology) -> Infeasible:
     error = Infeasible(NothingFits(*machines) if proven else NothingFound(*machines), where=topology.name)
     error.proven = proven
     return error
-
-
-__all__ = [
-    "SECONDS",
-    "Boundaries",
-    "Method",
-    "Progress",
-    "SolveOptions",
-    "Solved",
-    "SolvedPiece",
-    "SolvedStage",
-    "budget_of",
-    "does_not_fit",
-    "solved",
-    "takes",
-    "topology_of",
-]

@@ -196,6 +196,3 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
     takes(options)
     problem = problem_of(module, topology, net, comm=options.comm)
     return throughput_case(problem, colocation(module), color_classes(module.entry)), {}
-
-
-__all__ = ["EXACT", "EXPERT", "NAMES", "MethodResult", "baseline", "case_of", "compare_all"]

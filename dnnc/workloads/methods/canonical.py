@@ -48,6 +48,3 @@ def in_file_order(stages: Iterable[SolvedStage], order: Sequence[int]) -> tuple[
         )
         for stage in stages
     )
-
-
-__all__ = ["canonical_module", "in_file_order"]

@@ -125,6 +125,3 @@ def _staged(text: str, where: str, positions: Mapping[int | str, int]) -> list[t
 def _some(ids: list[Any]) -> tuple[tuple[str, ...], int]:
     """Five of the ids as a message spells them, and how many more there are."""
     return tuple(map(repr, ids[:5])), max(0, len(ids) - 5)
-
-
-__all__ = ["read_expert"]

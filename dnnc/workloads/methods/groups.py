@@ -162,6 +162,3 @@ def hierarchy_told(options: SolveOptions) -> dict[str, object]:
         return {}
     groups, size = options.hierarchy
     return {"hierarchy": f"{groups}x{size}", "inner_bandwidth": options.inner_bandwidth}
-
-
-__all__ = ["hierarchy_told", "in_groups"]

@@ -119,6 +119,3 @@ def _on_cpus(problem: LatencyProblem, plan: Schedule, type_: str) -> SolvedStage
     ops = plan.on_cpu
     busy = float(problem.cpu[list(ops)].sum())
     return SolvedStage(type_, ops, busy, busy, 0.0, sum(int(problem.size[v]) for v in ops), name=CPUS)
-
-
-__all__ = ["CPUS", "latency", "read_latency", "stages_of"]

@@ -58,6 +58,3 @@ def run_partition(module: Module, options: SolveOptions, progress: Progress, sol
         for index in op.facet(StageSet, StageSet(())).stages:
             members[index].append(v)
     return PartitionResult(plan, tuple(map(tuple, members)), dict(context.statistics[solver.name]))
-
-
-__all__ = ["PartitionResult", "run_partition"]

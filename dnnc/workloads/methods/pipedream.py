@@ -92,6 +92,3 @@ def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machin
     defined: dict[str, object] = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
     defined |= hierarchy_told(options)
     return profile, machines, defined
-
-
-__all__ = ["pipedream", "read_problem"]

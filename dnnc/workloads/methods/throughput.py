@@ -31,6 +31,3 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
         if ops
     ]
     return result.solved(stages, {"replicas": options.replicas} if options.replicas > 1 else {})
-
-
-__all__ = ["throughput"]

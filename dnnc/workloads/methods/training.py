@@ -138,6 +138,3 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
         bandwidths.append(math.inf if free else net.port(kind.devices[0]).bandwidth)
     weights = np.where(graph.backward, 0, graph.size)
     return Replication(options.replicas, weights, tuple(bandwidths), options.microbatches)
-
-
-__all__ = ["SCHEDULES", "read_graph", "training"]

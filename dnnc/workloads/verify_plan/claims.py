@@ -131,6 +131,3 @@ def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -
         yield f"the gap is {float(true_gap):.6g}, not {float(gap):.6g} as claimed"
     if status == "optimal" and objective > bound * (1 + Fraction(1, 10**6)):
         yield "the status is optimal, but the bound is below the objective"
-
-
-__all__ = ["Device", "Report", "claimed_outcome", "claims_of", "groups_of", "microbatches_of", "statement_faults"]

@@ -290,6 +290,3 @@ def _mates(workload: Workload, id_: Id) -> tuple[str, object]:
     """The key that nodes on a common device share: the colour, or the node itself."""
     color = workload.nodes[id_].color
     return ("node", id_) if color is None else ("colour", color)
-
-
-__all__ = ["verify_devices"]

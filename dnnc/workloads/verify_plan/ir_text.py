@@ -60,6 +60,3 @@ def _milliseconds(op: Op, kind: type[Time] | type[BackwardTime]) -> dict[str, Fr
     """Milliseconds that a facet states, by device type; None without the facet."""
     stated = op.facet(kind)
     return None if stated is None else {name[1:]: need(s, f"a time of {op.id}") * _MS for name, s in stated.seconds}
-
-
-__all__ = ["read_ir"]

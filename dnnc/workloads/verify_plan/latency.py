@@ -251,6 +251,3 @@ def _simulate(workload: Workload, plan: _Plan, took: Sequence[Fraction]) -> tupl
         left -= set(ready)
     ends = [starts[u] + length[u] for u in sorted(starts)]
     return {u: start for u, start in starts.items() if u < len(took)}, ends
-
-
-__all__ = ["verify_latency"]

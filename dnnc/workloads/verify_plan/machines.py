@@ -152,6 +152,3 @@ def _reached(source: str, at: Mapping[str, Sequence[Link]]) -> dict[str, tuple[i
                 if end not in found:
                     heapq.heappush(heap, (latency + round(link.latency * _FS), max(narrow, -link.bandwidth), end))
     return found
-
-
-__all__ = ["on_topology", "ports_of", "with_backward_nodes"]

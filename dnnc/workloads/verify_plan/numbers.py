@@ -56,6 +56,3 @@ def same(claimed: Fraction, true: Fraction) -> bool:
 
 def some(ids: Sequence[int | str]) -> str:
     return ", ".join(repr(id_) for id_ in ids[:8]) + (", ..." if len(ids) > 8 else "")
-
-
-__all__ = ["CLOSE", "Malformed", "claim", "fraction", "need", "same", "some", "told"]

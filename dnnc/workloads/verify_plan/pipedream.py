@@ -126,6 +126,3 @@ def _faster(groups: tuple[int, Fraction] | None, first: int, end: int) -> Fracti
 def _cut(workload: Workload, ideal: set[Id]) -> Fraction:
     """Bytes of outputs that are produced inside ``ideal`` and read outside, each once."""
     return sum((workload.output[v] for v in ideal if workload.readers[v] - ideal), Fraction(0))
-
-
-__all__ = ["verify_pipedream"]

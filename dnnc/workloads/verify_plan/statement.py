@@ -75,6 +75,3 @@ def unsaid(statement: Mapping[str, Any]) -> str:
         "another, state it with --objective, --split, --comm, --schedule, --straight, --microbatches, --pieces, --hierarchy or "
         "--forward; give --bandwidth, --memory and numbers of devices with the values that the split was made for"
     )
-
-
-__all__ = ["OPTIONS", "chosen", "statement_of", "unsaid"]

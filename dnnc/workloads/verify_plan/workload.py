@@ -217,6 +217,3 @@ def _limited(workload: Workload, limits: Limits) -> Workload:
     if limits.memory is not None:
         workload.memory = Fraction(limits.memory)
     return workload
-
-
-__all__ = ["ACCELERATOR", "CPU", "Id", "Limits", "Machine", "Node", "Workload", "read_workload"]

@@ -70,6 +70,3 @@ def overfull(module: Module, topology: Topology, memory: int = 0) -> tuple[int, 
 def lacking(who: str, needs: Footprint, device: str, limit: float) -> str:
     """A sentence on what is missing."""
     return f"{who} {needs.total} bytes on {device} ({needs}), {math.ceil(needs.total - limit)} more than there are"
-
-
-__all__ = ["Footprint", "buffer_bytes", "lacking", "overfull", "slots"]

@@ -28,6 +28,3 @@ def lstm_gradient_bytes(steps: int, batch: int, inputs: int, hidden: int, width:
     processes for steps of 64 to 512, batches of 8 to 64 and widths of 64 to 512, within 7 %. ``width``: bytes of a number."""
     each = 11.3 * hidden + 1.33 * inputs + 2.7 * max(inputs, hidden)
     return round(width * (steps * batch * each + 4 * 4 * hidden * (inputs + hidden)))
-
-
-__all__ = ["lstm_gradient_bytes", "working_bytes"]

@@ -97,15 +97,3 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
         inner = max((max(_live(r.args, r.ops, frozenset()), default=0) for _, r in op.regions), default=0)
         alive.append(total + inner)
     return tuple(alive)
-
-
-__all__ = [
-    "SLOTS",
-    "live_bytes",
-    "own_bytes",
-    "resource_bytes",
-    "stage_live",
-    "stated_bytes",
-    "states_bytes",
-    "value_bytes",
-]

@@ -265,6 +265,3 @@ def _saved_by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int])
         every = wholes.get(name)
         total += whole * size[name] // every if every else whole // stage.members
     return total
-
-
-__all__ = ["BEHIND", "PHASES", "StageBytes", "StageOps", "parts_of", "stage_bytes", "without_views"]

@@ -138,5 +138,3 @@ RULES: dict[str, Rule] = {
     "onnx.Sum": add,
     "onnx.Where": where,
 }
-
-__all__ = ["RULES"]

@@ -65,15 +65,29 @@ def gather_nd(site: Site) -> Gradients:
 def scatter_elements(site: Site) -> Gradients:
     """What was written over gets no gradient; what was written gets that of its place."""
     reduction = site.op.get("reduction", "none")
-    if reduction not in ("none", "add"):
-        raise site.fault(f"the reduction '{reduction}' has no rule", "use 'none' or 'add'")
     axis, given, indices = int(site.op.get("axis", 0)), site.given, site.operand(1)
+    if reduction in ("max", "min"):
+        return _scatter_extreme(site, axis)
+    if reduction not in ("none", "add"):
+        raise site.fault(f"the reduction '{reduction}' has no rule", "use 'none', 'add', 'max' or 'min'")
     first = given
     if reduction == "none" and site.wants(0):
         nothing = zeros(site, site.shape(1), site.type(0).dtype)
         first = site.emit("onnx.ScatterElements", (given, indices, nothing), site.type(0), axis=axis)
     third = site.emit("onnx.GatherElements", (given, indices), site.type(2), axis=axis) if site.wants(2) else None
     return [first, None, third]
+
+
+def _scatter_extreme(site: Site, axis: int) -> Gradients:
+    """All elements that are the extreme of a place share its gradient equally, as in torch's ``scatter_reduce``."""
+    result, indices, type_ = site.result(), site.operand(1), site.type(2)
+    there = site.emit("onnx.GatherElements", (result, indices), type_, axis=axis)
+    old = site.cast(site.compare("Equal", site.operand(0), result), type_.dtype)
+    new = site.cast(site.compare("Equal", site.operand(2), there), type_.dtype)
+    count = site.emit("onnx.ScatterElements", (old, indices, new), site.type(0), axis=axis, reduction="add")
+    each = site.div(site.given, count)
+    third = site.mul(new, site.emit("onnx.GatherElements", (each, indices), type_, axis=axis)) if site.wants(2) else None
+    return [site.mul(old, each) if site.wants(0) else None, None, third]
 
 
 def scatter_nd(site: Site) -> Gradients:

@@ -330,5 +330,3 @@ RULES: dict[str, Rule] = {
     "onnx.SoftmaxCrossEntropyLoss": cross_entropy,
 }
 """By the op's full name."""
-
-__all__ = ["RULES"]

@@ -223,5 +223,3 @@ RULES: dict[str, Rule] = {
     "onnx.Trilu": trilu,
     "onnx.Unsqueeze": reshaped,
 }
-
-__all__ = ["RULES", "padded", "scattered", "slice_of", "zeros"]

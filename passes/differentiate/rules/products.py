@@ -150,5 +150,3 @@ def _diagonal(site: Site, name: str, term: str) -> str:
 
 
 RULES: dict[str, Rule] = {"onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}
-
-__all__ = ["RULES"]

@@ -94,5 +94,3 @@ def _refuse(site: Site) -> None:
 
 RULES: dict[str, Rule] = {name: recurrent for name in GATES}
 """By the op's full name."""
-
-__all__ = ["RULES"]

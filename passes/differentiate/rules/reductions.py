@@ -128,5 +128,3 @@ RULES: dict[str, Rule] = {
     "onnx.ReduceSum": reduce_sum,
     "onnx.ReduceSumSquare": reduce_sum_square,
 }
-
-__all__ = ["RULES"]

@@ -258,5 +258,3 @@ RULES: dict[str, Rule] = {
     "onnx.com.microsoft.QuickGelu": swish,
     **{f"onnx.{name}": no_gradient for name in ("Ceil", "Floor", "Round", "Sign")},
 }
-
-__all__ = ["RULES", "no_gradient"]

@@ -93,6 +93,3 @@ def _same_names(one: Func, other: Func) -> bool:
     return one.ops is other.ops or (
         list(assigned(one.ops)) == list(assigned(other.ops)) and list(locations(one.ops)) == list(locations(other.ops))
     )
-
-
-__all__ = ["fold", "folded", "refolded"]

@@ -74,21 +74,3 @@ def positions(pairs: Sequence[int], count: int) -> list[int] | None:
         first + offset for first, number in zip(pairs[::2], pairs[1::2], strict=True) for offset in range(min(number, count))
     ]
     return found if sorted(found) == list(range(count)) else None
-
-
-__all__ = [
-    "CALL",
-    "CALLEE",
-    "COPIES",
-    "NAMES",
-    "ORDER",
-    "PLACES",
-    "RENAME",
-    "VARIANT",
-    "copies_of",
-    "is_block",
-    "location_lists",
-    "positions",
-    "stretches",
-    "texts",
-]

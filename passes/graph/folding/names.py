@@ -69,6 +69,3 @@ def _rebuild_region(region: Region, names: Mapping[str, str], places: Iterator[L
 
 def _renamed(values: tuple[Value, ...], names: Mapping[str, str]) -> tuple[Value, ...]:
     return tuple([Value(names.get(value.name, value.name), value.type) for value in values])
-
-
-__all__ = ["assigned", "locations", "reads", "rebuild"]

@@ -193,6 +193,3 @@ def _post_order(root: int, children: Sequence[Sequence[int]]) -> list[int]:
         reverse.append(node)
         stack.extend(children[node])
     return reverse[::-1]
-
-
-__all__ = ["canonical_order"]

@@ -172,6 +172,3 @@ def _order(positions: Iterable[int]) -> Attributes:
     """The mark that says where expanded ops stand; none when they stand in their own order."""
     pairs = marks.stretches(positions)
     return () if len(pairs) <= 2 else ((marks.ORDER, Attribute(AttrKind.INTS, pairs)),)
-
-
-__all__ = ["outline"]

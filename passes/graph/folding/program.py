@@ -226,15 +226,3 @@ def _facets(facets: Facets) -> Hashable:
     """Equal for facets whose facts print the same."""
     facets = _facts(facets)
     return facets if all(isinstance(facet, Cost | Color | Direction | Phase) for facet in facets) else repr(facets)
-
-
-__all__ = [
-    "CONSTANT_ELEMENTS",
-    "Program",
-    "attributes_key",
-    "choices",
-    "decided",
-    "laid",
-    "program_of",
-    "unfoldable",
-]

@@ -182,6 +182,3 @@ def _common(ranks: Sequence[Numbers], one: Numbers, other: Numbers) -> Numbers:
         one[inside] += step
         other[inside] += step
     return one - start
-
-
-__all__ = ["Repeat", "Repeats", "Run"]

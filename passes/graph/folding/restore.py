@@ -174,6 +174,3 @@ class _Expander:
         if len({len(part) for part in parts}) != 1:
             return []
         return [Location(*part) for part in zip(*parts, strict=True)]
-
-
-__all__ = ["expand", "expanded_bodies"]

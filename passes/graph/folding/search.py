@@ -404,6 +404,3 @@ def _tidy(grammar: Grammar) -> Grammar:
         old = list(numbers)[len(bodies)]
         bodies.append(tuple(renumbered(spliced(grammar.bodies[old], 0))))
     return Grammar(tuple(outer), tuple(bodies))
-
-
-__all__ = ["Grammar", "Item", "search"]

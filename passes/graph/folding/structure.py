@@ -312,6 +312,3 @@ def _chains(copies: Sequence[Copy]) -> tuple[Chain, ...]:
             members, links = [number], set()
     close()
     return tuple(chains)
-
-
-__all__ = ["MIN_OPS", "MIN_SUPPORT", "Block", "Chain", "Copy", "Folding", "Input", "Output", "find_repeats", "folding"]

@@ -115,6 +115,3 @@ def _taken(ops: Sequence[Op], first: int, count: int, needed: Iterable[str]) -> 
     results = tuple(value for op in ops for value in op.results if value.name in wanted)
     said = {} if (first, len(ops)) == (0, count) else {"ops": (first, len(ops))}
     return Op(TAKE, tuple(operands), results, attributes(said), (), (), UNKNOWN_LOCATION)
-
-
-__all__ = ["TAKE", "takes", "taking", "with_ops"]

@@ -167,6 +167,3 @@ def _inner_first(bodies: Sequence[Sequence[Item]]) -> list[int]:
                 met.add(inner)
                 todo.append((inner, iter(bodies[inner])))
     return found
-
-
-__all__ = ["Variant", "variants"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ir.core.facets import Sync
 from ir.core.ops import Op
-from passes.meshes.reshard import Lies
+from passes.meshes.layouts import Placements
 
 UNSUMMED = 1e-12
 """The ``overlap`` (``passes.partition.layouts.problem.build``) of a problem that counts no sums of gradients, not even of what
@@ -24,10 +24,10 @@ class Decisions:
     all-reduce, how members agree on them."""
 
     strategies: Mapping[str, tuple[str, ...]]
-    kept: Mapping[str, Lies]
-    outputs: Mapping[str, Lies]
-    entering: Mapping[str, Lies] = field(default_factory=dict)
-    leaving: Mapping[str, Lies] = field(default_factory=dict)
+    kept: Mapping[str, Placements]
+    outputs: Mapping[str, Placements]
+    entering: Mapping[str, Placements] = field(default_factory=dict)
+    leaving: Mapping[str, Placements] = field(default_factory=dict)
     learning: frozenset[str] = frozenset()
     synced: Mapping[str, Sync] = field(default_factory=dict)
 
@@ -75,16 +75,16 @@ class Bill:
     back: dict[str, float] = field(default_factory=dict)
     beside: float = 0.0
     hidden: float = 0.0
-    lies: Mapping[str, Lies] = field(default_factory=dict)
-    asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
-    reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
+    lies: Mapping[str, Placements] = field(default_factory=dict)
+    asked: Mapping[str, tuple[Placements, ...]] = field(default_factory=dict)
+    reads: dict[str, list[tuple[str, Placements]]] = field(default_factory=dict)
     learned: set[str] = field(default_factory=set)
     products: list[tuple[str, str, tuple[tuple[str, str], ...], str]] = field(default_factory=list)
     repeated: dict[str, float] = field(default_factory=dict)
     uneven: bool = False
     """Whether values may lie in unequal parts on their way from one layout to another."""
 
-    def wanted(self, op: Op, whole: Lies) -> tuple[Lies, ...]:
+    def wanted(self, op: Op, whole: Placements) -> tuple[Placements, ...]:
         """The layout in which an op reads each operand: absent operands, and all of an op with regions, as ``whole``."""
         rows = iter(() if op.regions else self.reads[op.id])
         return tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])

@@ -22,8 +22,7 @@ from ir.core.types import BytesType, Replicate, Type, type_bytes
 from passes.costs.memory.footprint import Footprint
 from passes.costs.memory.liveness import live_bytes
 from passes.graph.graph import renamed
-from passes.meshes.layouts import Placements, part
-from passes.meshes.reshard import Ways
+from passes.meshes.layouts import Placements, Ways, part
 from passes.meshes.staged import Staged
 
 

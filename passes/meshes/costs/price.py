@@ -1,10 +1,10 @@
 """What a sharding costs, counted by a walk over the function: every collective, one by one.
 
-It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. What members
-spend on an op is asked where the search asks it (``member_work``), once for ops that are alike; all else of the model that
+It reads the decisions and the layout rules, and nothing of the search: not its problem or tables. What members spend on an op
+(``member_work``) and the ways between layouts (``layouts``) are asked where the search asks them; all else of the model that
 ``passes.partition.layouts.problem.build`` and ``mesh`` state is spelled out here a second time: an error in either shows as a
 difference. A value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
-(``reshard``).
+(``layouts``).
 
 Where members gather the factors of a weight's gradient (``factors``), what its sum would take is not counted, but each factor
 that is not whole already, once for all weights that it is a factor of, in every microbatch; the longer product; and the memory
@@ -34,9 +34,8 @@ from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill, Collective, Decisions
 from passes.meshes.costs.member_work import MemberWork, whole_along
 from passes.meshes.factors import Multiplied, factored, factors
-from passes.meshes.layouts import gradient_layout, is_kept
+from passes.meshes.layouts import Placements, Ways, gradient_layout, is_kept
 from passes.meshes.mesh import DeviceMesh
-from passes.meshes.reshard import Lies, Ways
 from passes.solvers.work import did
 
 
@@ -75,8 +74,8 @@ class _Run(NamedTuple):
     rule: LayoutRule | None
     names: tuple[str, ...]
     strategies: tuple[Strategy | None, ...]
-    lies: tuple[Lies, ...]
-    gradients: tuple[Lies, ...]
+    lies: tuple[Placements, ...]
+    gradients: tuple[Placements, ...]
 
 
 class _Walk:
@@ -106,14 +105,14 @@ class _Walk:
         self.members = MemberWork(mesh, training=training, again=self.again)
         self.runs: dict[tuple[int, tuple[str, ...]], _Run] = {}
         self.known: dict[tuple[int, tuple[str, ...], int], tuple[float, float]] = {}
-        self.lies: dict[str, Lies] = {}
-        self.asked: dict[str, dict[Lies, None]] = {}
-        self.given: dict[str, dict[Lies, None]] = {}
+        self.lies: dict[str, Placements] = {}
+        self.asked: dict[str, dict[Placements, None]] = {}
+        self.given: dict[str, dict[Placements, None]] = {}
         self.synced = decisions.synced
         self.factored: Mapping[str, Multiplied] = {}
         self.passing = _passing(func, self.times_read) if decisions.synced else {}
-        self.factors: dict[str, dict[Lies, None]] = {}
-        self.factor_gradients: dict[str, dict[Lies, None]] = {}
+        self.factors: dict[str, dict[Placements, None]] = {}
+        self.factor_gradients: dict[str, dict[Placements, None]] = {}
         self.gathered: list[float] = []
         self.trained: set[str] = set()
         self.worked: list[float] = []
@@ -133,7 +132,7 @@ class _Walk:
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
-        whole: Lies = (Replicate(),) * len(mesh.axes)
+        whole: Placements = (Replicate(),) * len(mesh.axes)
         by_factors = {name for name, sync in decisions.synced.items() if sync.method == "sfb"}
         if by_factors:
             ruled, names = {op.id: rule for op, rule in rules(module, func)}, decisions.strategies
@@ -224,7 +223,7 @@ class _Walk:
         """As ``run``."""
         count = len(op.operands)
         if rule is None:
-            whole: Lies = (Replicate(),) * len(self.mesh.axes)
+            whole: Placements = (Replicate(),) * len(self.mesh.axes)
             return _Run(kind, rule, (), (None,) * len(whole), (whole,) * (count + len(op.results)), ((),) * count)
         backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
         lies = [tuple([back.strategy.operands[i] for back in backs]) for i in range(count)]
@@ -249,7 +248,7 @@ class _Walk:
             if flows and rule.differentiable[1][i]:
                 self.trained.add(value.name)
 
-    def wait(self, name: str, lies: Lies, gradient: Lies) -> None:
+    def wait(self, name: str, lies: Placements, gradient: Placements) -> None:
         """Notes the gradient of a weight that an op reads in the layout ``lies``, where microbatches add to it: it waits in a
         bucket if it is summed over members that all keep the sum (``passes.programs.lower.buckets``)."""
         type_ = self.types.get(name)
@@ -269,7 +268,9 @@ class _Walk:
         backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
         return [axis for axis, back in enumerate(backs) if back.gradients[operand] == Partial("sum")]
 
-    def gather(self, op: Op, number: int, name: str, operands: Sequence[Lies], results: Sequence[Lies]) -> frozenset[int]:
+    def gather(
+        self, op: Op, number: int, name: str, operands: Sequence[Placements], results: Sequence[Placements]
+    ) -> frozenset[int]:
         """Asks for the factors of the gradient of an operand whole, along the axes that are returned; none where its terms are
         summed."""
         product = self.factored.get(name) if self.training else None
@@ -323,7 +324,7 @@ class _Walk:
         if any(name in self.trained for name in op.operands):
             self.left.append(self.members.saved(op, types, run.strategies, run.lies))
 
-    def follows(self, op: Op, operands: Sequence[Lies]) -> int:
+    def follows(self, op: Op, operands: Sequence[Placements]) -> int:
         """The operand that stays in the registers when the op is fused into what makes it; -1 where it is not. Notes what can
         be fused into the op in turn."""
         joined = -1
@@ -339,7 +340,7 @@ class _Walk:
             self.chains.add(op.results[0].name)
         return joined
 
-    def ask(self, name: str, lies: Lies, gradient: Lies | None) -> None:
+    def ask(self, name: str, lies: Placements, gradient: Placements | None) -> None:
         if name in self.lies:
             self.asked.setdefault(name, {})[lies] = None
             if gradient is not None and name in self.trained:
@@ -347,7 +348,7 @@ class _Walk:
 
     # -- conversions ---------------------------------------------------------------------------------------------------
 
-    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool, factor: str = "") -> None:
+    def bring(self, name: str, source: Placements, target: Placements, *, backward: bool, factor: str = "") -> None:
         """Adds the cheapest chain of collectives to the bill."""
         if name in self.blocked and source != target:
             self.reorder(name, source, target)
@@ -365,9 +366,10 @@ class _Walk:
                 one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, factor)
                 self.bill.collectives.append(one)
         if summed and source != target and name not in self.last:
-            self.bill.beside += self.ways.first_sum(self.types[name], source, target) / runs
+            found = self.ways.layouts(self.types[name], together=True)
+            self.bill.beside += float(found.first[found.numbers[source], found.numbers[target]]) / runs
 
-    def reorder(self, name: str, source: Lies, target: Lies) -> None:
+    def reorder(self, name: str, source: Placements, target: Placements) -> None:
         """Counts what it takes to bring a value in blocks to another layout, beside collectives, as work of the op that makes
         it; of a value of another stage, of the op that reads it first."""
         seconds = self.members.reorder_seconds(self.types[name], source, target)

@@ -42,7 +42,7 @@ from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.chains import Chain, Parts, parts_of
 from passes.partition.chain.crossings import Link, reaches, stages_needed, volumes_of
-from passes.partition.chain.pipeline import Sequenced, StageRun, Table, alike
+from passes.partition.chain.pipeline import Held, Sequenced, StageRun, Table, beside
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
 from passes.partition.chain.workspace import Workspace
@@ -65,7 +65,7 @@ WIDER = 4.0
 @dataclass(slots=True)
 class Form:
     """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``bytes``: of weights, and in
-    training of what is kept for a backward pass, at least; ``saved``: for those of further microbatches. ``cutter`` and
+    training of what is kept for a backward pass, at least; ``saved``: for that of each further microbatch. ``cutter`` and
     ``chain`` where it has been built; ``prices`` of memory under which all runs are bounded; keys of runs that were
     ``priced``, and ``solved``."""
 
@@ -77,7 +77,7 @@ class Form:
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
-    priced: set[tuple[int, bool, bool]] = field(default_factory=set)
+    priced: set[tuple[int, bool, bool, int]] = field(default_factory=set)
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
     kept: dict[int, Chain] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Bounding:
             self.forms = [Form(one.mesh, one.core.copy(), one.whole.copy(), one.bytes, one.saved) for one in other.forms]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
-        self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
+        self.tables: dict[tuple[int, int, Link, Link, bool, bool, int], Table] = {}
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
         self.blocks = meshes.blocks
         self.beside = self.links_of(0)
@@ -165,7 +165,8 @@ class Bounding:
             frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
             for _, rule in rules(self.module, self.module.entry)
         ]
-        self.least_bytes, self.further = self.least_memory(self.base), self.least_saved(self.base)
+        self.further = self.fewest_held() - 1
+        self.least_bytes, self.saved = self.least_memory(self.base), self.least_saved(self.base)
         resources, training, microbatches = self.module.resources, self.training, self.microbatches
         self.workspace = Workspace(self.base, self.units, resources, training=training, microbatches=microbatches)
 
@@ -173,7 +174,8 @@ class Bounding:
         """What ``count`` made for ``other``."""
         self.units, self.unit_of, self.runs_of, self.sizes = other.units, other.unit_of, other.runs_of, other.sizes
         self.once, self.volumes, self.parts = other.once, other.volumes, other.parts
-        self.least_bytes, self.further, self.workspace = other.least_bytes, other.further, other.workspace
+        self.least_bytes, self.saved, self.workspace = other.least_bytes, other.saved, other.workspace
+        self.further = other.further
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
@@ -195,48 +197,60 @@ class Bounding:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
-        """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
-        own = self.own_table(block, before, behind)
+    def table(self, block: Block, before: bool = True, behind: bool = True, held: int = 0) -> Table:
+        """Bounds of all runs on a block; the rest as of ``Tables``."""
+        own = self.own_table(block, before, behind, held)
         if self.other is None:
             return own
-        other = self.other.table(block, before, behind)
+        other = self.other.table(block, before, behind, held)
         if (key := (id(own), id(other))) not in self.greater:
             self.greater[key] = own, other, Table.of(np.maximum(own.seconds, other.seconds))
         return self.greater[key][2]
 
-    def own_table(self, block: Block, before: bool, behind: bool) -> Table:
+    def own_table(self, block: Block, before: bool, behind: bool, held: int = 0) -> Table:
         """As ``table``, with this overlap alone."""
-        links, key = self.beside[block.number], self.likeness(block, before, behind)
+        form, links = self.forms[block.form], self.beside[block.number]
+        key = self.likeness(block, before, behind, held)
+        if key not in self.tables and held and not self.binds(form, before, held):
+            self.tables[key] = self.own_table(block, before, behind)
         if key not in self.tables:
-            form, count = self.forms[block.form], math.prod(block.mesh.sizes)
+            count = math.prod(block.mesh.sizes)
             here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
             best = self.transfers(count, before, behind)
             with np.errstate(invalid="ignore"):
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
-                    np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
+                    np.maximum(table, self.chained(form, form.chain, links, before, behind, held) + here, out=table)
             if (limit := self.limit(form.mesh)) is not None:
-                table[self.needs(form, before) > limit * (1 + TIGHT)] = np.inf
+                table[self.needs(form, before, held) > limit * (1 + TIGHT)] = np.inf
             handover = np.full(table.shape, self.handover(block, False))
             handover[:1, -1:] = self.handover(block, True)
             table = (table + handover) / block.replicas
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
-    def likeness(self, block: Block, before: bool, behind: bool) -> tuple[int, int, Link, Link, bool, bool]:
+    def likeness(self, block: Block, before: bool, behind: bool, held: int) -> tuple[int, int, Link, Link, bool, bool, int]:
         """What all that is known of runs on a block depends on."""
-        return block.form, block.replicas, *self.beside[block.number], before, behind
+        return block.form, block.replicas, *self.beside[block.number], before, behind, held
+
+    def binds(self, form: Form, before: bool, held: int) -> bool:
+        """Whether it matters for any run that it holds so many microbatches."""
+        if (limit := self.limit(form.mesh)) is None or not form.saved.any():
+            return False
+        most = limit * (1 + TIGHT)
+        return len(form.prices) > 1 or bool(
+            ((self.needs(form, before, held) > most) & (self.needs(form, before) <= most)).any()
+        )
 
     def handover(self, block: Block, whole: bool) -> float:
         """Seconds of a microbatch that a device of a stage spends on hand-over. ``whole``: the stage is the whole function."""
         woken = hands_over(1 if whole else 2, block.size, training=self.training)
         return max(type_.handover for type_ in block.mesh.types) if woken else 0.0
 
-    def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
+    def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool, held: int = 0) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
         limit, count = self.limit(form.mesh), self.units.count
-        room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before)
+        room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before, held)
         found = np.zeros((count, count + 1))
         ends = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
         for price in form.prices:
@@ -248,19 +262,20 @@ class Bounding:
                 np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
         return found
 
-    def beside_weights(self, form: Form, alike: bool) -> tuple[Floats, Floats]:
+    def beside_weights(self, form: Form, alike: bool, held: int = 0) -> tuple[Floats, Floats]:
         """Bytes of workspace and of buffers that runs need at least; ``alike``: whether the stage before has the same shape."""
         given = form.cutter.given if form.cutter is not None else None
-        return self.workspace.inside(form.mesh, given) + form.saved, self.workspace.received(form.mesh, given, alike)
+        saved = form.saved * (held - 1 if held else self.further)
+        return self.workspace.inside(form.mesh, given) + saved, self.workspace.received(form.mesh, given, alike)
 
-    def needs(self, form: Form, alike: bool) -> Floats:
+    def needs(self, form: Form, alike: bool, held: int = 0) -> Floats:
         """Bytes that runs need at least."""
-        workspace, buffers = self.beside_weights(form, alike)
+        workspace, buffers = self.beside_weights(form, alike, held)
         return form.bytes + workspace + buffers
 
-    def room(self, form: Form, limit: float, alike: bool) -> Floats:
+    def room(self, form: Form, limit: float, alike: bool, held: int = 0) -> Floats:
         """Bytes that runs have for weights at most, where a device has ``limit``."""
-        workspace, buffers = self.beside_weights(form, alike)
+        workspace, buffers = self.beside_weights(form, alike, held)
         return limit - workspace - buffers
 
     def transfers(self, devices: int, before: bool, behind: bool) -> Floats:
@@ -319,7 +334,7 @@ class Bounding:
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
         core, even = self.table_of(work), min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
-        return Form(mesh, core, np.zeros(core.shape), self.least_bytes * even, self.further * even)
+        return Form(mesh, core, np.zeros(core.shape), self.least_bytes * even, self.saved * even)
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
         """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
@@ -363,18 +378,30 @@ class Bounding:
                     before = reader
         return added
 
-    def least_saved(self, given: ShardInput) -> Floats:
-        """Bytes per device that a run saves at least for the backward passes of further microbatches, in all plans that it is a
-        stage of: there is one stage behind it, or none. Of more stages each holds as many at least."""
+    def held(self, stages: int) -> Held:
+        """Of each of so many stages the microbatches of which it holds what their backward passes need; empty for no stages."""
+        if not self.training:
+            return (1,) * stages
+        return InFlight.of(self.microbatches, (1,) * stages, self.family).microbatches if stages else ()
+
+    def fewest_held(self) -> Floats:
+        """The same of each run in all plans that it is a stage of, at least: there is one stage behind it, or none. Of more
+        stages each holds as many at least."""
         count = self.units.count
-        in_flight = np.ones((count, count + 1))
+        fewest = np.ones((count, count + 1))
+        if count:
+            fewest[:, :count], fewest[:, count] = self.held(2)
+            fewest[0, count] = self.held(1)[0]
+        return fewest
+
+    def least_saved(self, given: ShardInput) -> Floats:
+        """Bytes per device that a run saves at least for the backward pass of each further microbatch."""
+        count = self.units.count
         if not given.saved or not count:
-            return np.zeros(in_flight.shape)
-        in_flight[:, :count], in_flight[:, count] = InFlight.of(self.microbatches, (1, 1), self.family).microbatches
-        in_flight[0, count] = InFlight.of(self.microbatches, (1,), self.family).microbatches[0]
+            return np.zeros((count, count + 1))
         least = [float(saved.min(initial=math.inf)) for saved in given.saved]
         sums = np.cumsum([0.0, *(math.fsum(least[given.problem.kinds[op]] for op in ops) for ops in self.units.ops)])
-        return np.asarray((in_flight - 1) * np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT))
+        return np.asarray(np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT))
 
     def equip(self, form: Form, given: ShardInput) -> None:
         """The problem on a form's mesh, and the bounds that it gives without a search."""
@@ -437,11 +464,11 @@ class Bounding:
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
-    def refine(self, found: Sequenced, seconds: float, *, exact: bool) -> bool:
+    def refine(self, found: Sequenced, seconds: float, held: Held, *, exact: bool) -> bool:
         """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
-        ``exact``: also by a search of the run itself."""
+        ``held``: as of the programme that found it; ``exact``: also by a search of the run itself."""
         ends = now() + seconds
-        sides = dict(zip(found.runs, alike(found.runs), strict=True))
+        sides = dict(zip(found.runs, beside(found.runs, held), strict=True))
 
         def seconds_of(run: StageRun) -> float:
             return float(self.table(run.block, *sides[run]).seconds[run.first, run.behind])
@@ -459,8 +486,8 @@ class Bounding:
                     return True
         return False
 
-    def price(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
-        """Looks for the price of memory under which a run is bounded best."""
+    def price(self, run: StageRun, sides: tuple[bool, bool, int], ends: float) -> None:
+        """Looks for the price of memory under which a run is bounded best; ``sides``: as of ``Tables``."""
         if self.other is not None:
             self.other.price(run, sides, ends)
         form = self.forms[run.block.form]
@@ -471,13 +498,13 @@ class Bounding:
         chain, links = form.chain, self.beside[run.block.number]
         assert chain is not None
         before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
-        room = float(self.room(form, limit, sides[0])[run.first, run.behind])
+        room = float(self.room(form, limit, sides[0], sides[2])[run.first, run.behind])
         price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)
 
-    def solve(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
+    def solve(self, run: StageRun, sides: tuple[bool, bool, int], ends: float) -> None:
         """Searches a run and notes what it costs at least, there and around it."""
         form = self.forms[run.block.form]
         cutter, key = self.cutter(form), self.units.key(run.first, run.behind)

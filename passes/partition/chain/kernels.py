@@ -17,9 +17,10 @@ SLOWEST, SUM, COUNT = 0, 1, 2
 class Moves(NamedTuple):
     """``pointer[s]``: where the moves from state s begin, of each the state that it leads to (``target``) and its ``block``;
     likewise ``idle`` states, in which more devices are idle. States have greater numbers than those that lead to them.
-    ``shape`` of each block, and its ``tables`` (-1: there is no such stage) with no alike stage beside it, one behind, one
-    before, both. ``row[s, shape]``: number of the state with a last stage of that shape, -1 where there is none; the last shape
-    is that of the start. ``follows[s, shape]``: whether a stage of that shape may be next."""
+    ``shape`` of each block, and ``tables[stage, block]`` (-1: there is no such stage; of any number of stages there is one
+    row) with no alike stage beside it, one behind, one before, both. ``row[s, shape]``: number of the state with a last stage
+    of that shape, -1 where there is none; the last shape is that of the start. ``follows[s, shape]``: whether a stage of that
+    shape may be next."""
 
     pointer: NDArray[np.int32]
     target: NDArray[np.int32]
@@ -95,7 +96,7 @@ def programme(
                     if not _before(alike, shape, shapes, value[layer, max(here, 0), 1], best, whose, ahead, came):
                         continue
                     for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
-                        table = moves.tables[block, 2 * alike + behind]
+                        table = moves.tables[layer, block, 2 * alike + behind]
                         if table >= 0:
                             rows_ = value[above, there, behind], way[above, there, behind]
                             looked += _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)

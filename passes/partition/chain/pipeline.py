@@ -4,7 +4,8 @@ A plan cuts the units into runs, in order, and gives each a block of devices tha
 idle. What a stage pays for what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``:
 parts cross as they lie) or not. So a state is (stages used, devices taken (``taking``), units done, shape of the last stage,
 whether the next is alike): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
-the stages' seconds among plans whose stages stay below a limit. The number of stages may be fixed.
+the stages' seconds among plans whose stages stay below a limit. The number of stages may be fixed: then it is known of each how
+many microbatches it has in flight (``held``), hence how much memory is left for weights.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class Table:
         return cls(seconds, np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1])
 
 
-Tables: TypeAlias = Callable[[Block, bool, bool], Table]
-"""Of the runs on a block, given whether there are stages before and behind it that are alike."""
+Tables: TypeAlias = Callable[[Block, bool, bool, int], Table]
+"""Of the runs on a block, given whether there are stages before and behind it that are alike, and of how many microbatches it
+holds what their backward passes need; 0 where that is not known."""
+Held: TypeAlias = tuple[int, ...]
+"""Of each stage of a stated number such microbatches, as of ``Tables``; empty for any number of stages."""
 
 
 STEP = 5e-4
@@ -72,23 +76,28 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     return list(pairwise(same))
 
 
+def beside(runs: Sequence[StageRun], held: Held = ()) -> list[tuple[bool, bool, int]]:
+    """What ``Tables`` takes of each stage of a plan beside its block."""
+    return [(*sides, number) for sides, number in zip(alike(runs), held or (0,) * len(runs), strict=True)]
+
+
 def least(
-    tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True, limit: float = math.inf
+    tables: Tables, meshes: Submeshes, units: int, held: Held = (), *, gaps: bool = True, limit: float = math.inf
 ) -> Sequenced:
-    """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may be left idle after the first
-    stage where those of a host, or hosts, are taken in turn; ``limit``: nothing is found above."""
-    return _Programme(tables, meshes, units).best("slowest", limit, stages, gaps)
+    """Least largest seconds; ``gaps``: whether devices may be left idle after the first stage where those of a host, or hosts,
+    are taken in turn; ``limit``: nothing is found above."""
+    return _Programme(tables, meshes, units, held).best("slowest", limit, gaps)
 
 
-def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
+def slowest(tables: Tables, runs: Sequence[StageRun], held: Held = ()) -> float:
     """Seconds of the slowest stage of a plan."""
-    sides = zip(runs, alike(runs), strict=True)
-    return max(float(tables(run.block, *side).seconds[run.first, run.behind]) for run, side in sides)
+    told = zip(runs, beside(runs, held), strict=True)
+    return max(float(tables(run.block, *own).seconds[run.first, run.behind]) for run, own in told)
 
 
-def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
+def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, held: Held = (), *, gaps: bool = True) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
-    return _Programme(tables, meshes, units).best("sum", limit, stages, gaps)
+    return _Programme(tables, meshes, units, held).best("sum", limit, gaps)
 
 
 def flush(
@@ -96,7 +105,7 @@ def flush(
     meshes: Submeshes,
     units: int,
     microbatches: int,
-    stages: int = 0,
+    held: Held = (),
     until: float = math.inf,
     step: float = STEP,
     known: Sequenced | None = None,
@@ -108,13 +117,13 @@ def flush(
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
     them; the interval with the least bound is halved, until it is narrow or near the best plan."""
-    limit = slowest(tables, known.fastest) if known is not None and known.fastest else math.inf
-    programme = _Programme(tables, meshes, units)
-    fastest = programme.best("slowest", limit, stages)
+    limit = slowest(tables, known.fastest, held) if known is not None and known.fastest else math.inf
+    programme = _Programme(tables, meshes, units, held)
+    fastest = programme.best("slowest", limit)
     if not fastest.runs:
         return fastest
-    if stages:
-        return replace(fastest, value=fastest.value * (microbatches + stages - 1))
+    if held:
+        return replace(fastest, value=fastest.value * (microbatches + len(held) - 1), fastest=fastest.runs)
 
     def fewest(limit: float) -> tuple[StageRun, ...]:
         return programme.best("count", limit).runs
@@ -149,14 +158,15 @@ def flush(
 class _Programme:
     """The dynamic programmes over one set of tables and blocks."""
 
-    def __init__(self, tables: Tables, meshes: Submeshes, units: int) -> None:
+    def __init__(self, tables: Tables, meshes: Submeshes, units: int, held: Held = ()) -> None:
         from passes.partition.chain.kernels import Moves, neighbours
 
-        self.meshes, self.units = meshes, units
+        self.meshes, self.units, self.stages = meshes, units, len(held)
         states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
         numbers: dict[Shape, int] = {}
         count = 1 + max((block.number for block in meshes.blocks), default=0)
-        shape, told, known = np.zeros(count, np.int32), np.full((count, 4), -1, np.int32), dict[int, tuple[int, Table]]()
+        shape, known = np.zeros(count, np.int32), dict[int, tuple[int, Table]]()
+        told = np.full((max(len(held), 1), count, 4), -1, np.int32)
         for block in meshes.blocks:
             shape[block.number] = numbers.setdefault(block.shape, len(numbers))
         self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
@@ -166,8 +176,9 @@ class _Programme:
         for block in meshes.blocks:
             for one in (False, True)[: 1 + before[block.number]]:
                 for other in (False, True)[: 1 + after[block.number]]:
-                    table = tables(block, one, other)
-                    told[block.number, 2 * one + other] = known.setdefault(id(table), (len(known), table))[0]
+                    for stage, microbatches in enumerate(held or (0,)):
+                        table = tables(block, one, other, microbatches)
+                        told[stage, block.number, 2 * one + other] = known.setdefault(id(table), (len(known), table))[0]
         row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
         self.rows = int(ahead.sum())
         self.moves = Moves(
@@ -177,11 +188,11 @@ class _Programme:
         self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
         self.least = np.stack([table.least for _, table in known.values()]) if known else empty
 
-    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, stages: int = 0, gaps: bool = True) -> Sequenced:
+    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, gaps: bool = True) -> Sequenced:
         """``limit``: seconds of a stage at most."""
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
-        number = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
+        number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], self.stages
         size = (stages + 1, self.rows, 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
         looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
@@ -218,4 +229,17 @@ def _alike_beside(
     return found[0], found[1]
 
 
-__all__ = ["STEP", "Sequenced", "StageRun", "Table", "Tables", "alike", "flush", "least", "shortest", "slowest"]
+__all__ = [
+    "STEP",
+    "Held",
+    "Sequenced",
+    "StageRun",
+    "Table",
+    "Tables",
+    "alike",
+    "beside",
+    "flush",
+    "least",
+    "shortest",
+    "slowest",
+]

@@ -38,7 +38,7 @@ from ir.core.outcomes import TIGHT, outcome
 from passes.costs.memory.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
-from passes.partition.chain.pipeline import STEP, Sequenced, StageRun, Table, Tables, alike, flush, least, shortest, slowest
+from passes.partition.chain.pipeline import STEP, Sequenced, StageRun, Table, Tables, beside, flush, least, shortest, slowest
 from passes.partition.chain.solved import SolvedStages, StageSolver
 from passes.partition.chain.submeshes import Block, Submeshes, of_shape
 from passes.partition.layouts.mesh.named import UnfitError
@@ -177,12 +177,14 @@ class StageSearch(Anytime[SolvedStages]):
     def each_number(self, ends: float) -> None:
         """Bounds and plans of each number of stages by itself. A first stage that is too large before many others, each of
         which adds a microbatch in flight, may fit before few: ``solve`` takes it for too large wherever it comes."""
-        bounds = []
-        for stages in range(1, 1 + min(self.meshes.devices, self.bounding.units.count)):
+        bounding, bounds = self.bounding, list[float]()
+        for stages in range(1, 1 + min(self.meshes.devices, bounding.units.count)):
             found: Sequenced | None = None
             while True:
-                found = self.sequence(self.bounding.table, stages, ends, known=found)
-                if not found.runs or found.value >= self.beaten or not self.bounding.refine(found, ends - now(), exact=False):
+                found = self.sequence(bounding.table, stages, ends, known=found)
+                if not found.runs or found.value >= self.beaten:
+                    break
+                if not bounding.refine(found, ends - now(), bounding.held(stages), exact=False):
                     break
             bounds.append(found.value)
             if now() > ends:
@@ -194,24 +196,25 @@ class StageSearch(Anytime[SolvedStages]):
     def nearest(self, stages: int) -> str:
         """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;
         empty where there is no such plan."""
-        bounding, known = self.bounding, dict[int, Table]()
+        bounding, known = self.bounding, dict[tuple[int, bool, int], Table]()
+        every = bounding.held(stages)
 
-        def part(block: Block, before: bool, behind: bool) -> Table:
+        def part(block: Block, before: bool, behind: bool, held: int) -> Table:
             form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
             runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
-            filled = bounding.needs(form, before) / max(limit, 1) if limit is not None else 0.0
+            filled = bounding.needs(form, before, held) / max(limit, 1) if limit is not None else 0.0
             table = np.where(runs, filled, np.inf)
-            return known.setdefault(2 * block.form + before, Table.of(table))
+            return known.setdefault((block.form, before, held), Table.of(table))
 
         if not bounding.units.count:
             return ""
-        found = least(part, self.meshes, bounding.units.count, stages)
+        found = least(part, self.meshes, bounding.units.count, every)
         if not found.runs:
             return ""
-        for number, (run, sides) in enumerate(zip(found.runs, alike(found.runs), strict=True)):
+        for number, (run, (before, _, held)) in enumerate(zip(found.runs, beside(found.runs, every), strict=True)):
             form, limit = bounding.forms[run.block.form], bounding.limit(run.block.mesh)
             weights, workspace, buffers = (
-                math.ceil(table[run.first, run.behind]) for table in (form.bytes, *bounding.beside_weights(form, sides[0]))
+                math.ceil(table[run.first, run.behind]) for table in (form.bytes, *bounding.beside_weights(form, before, held))
             )
             needs = Footprint(weights, workspace, buffers)
             if limit is not None and limit < needs.total >= found.value * limit:
@@ -251,7 +254,7 @@ class StageSearch(Anytime[SolvedStages]):
             left = until - now()
             if left < 0 or self.refuted:
                 return True
-            if not self.bounding.refine(self.found, left, exact=exact):
+            if not self.bounding.refine(self.found, left, self.bounding.held(stages), exact=exact):
                 if not self.flushes or stages or self.step <= STEP:
                     return True
                 self.step = max(STEP, self.step / 8)
@@ -268,11 +271,11 @@ class StageSearch(Anytime[SolvedStages]):
     ) -> Sequenced:
         """The best sequence under these seconds; ``known``: under seconds that were nowhere above these; ``among``: the blocks,
         all unless given."""
-        meshes, units = among or self.meshes, self.bounding.units.count
+        meshes, units, held = among or self.meshes, self.bounding.units.count, self.bounding.held(stages)
         if self.flushes:
-            return flush(tables, meshes, units, self.flushes, stages, until, self.step, known)
-        limit = slowest(tables, known.runs) if known is not None else math.inf
-        return least(tables, meshes, units, stages, gaps=gaps, limit=limit)
+            return flush(tables, meshes, units, self.flushes, held, until, self.step, known)
+        limit = slowest(tables, known.runs, held) if known is not None else math.inf
+        return least(tables, meshes, units, held, gaps=gaps, limit=limit)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
@@ -295,22 +298,25 @@ class StageSearch(Anytime[SolvedStages]):
         seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
-        full: list[StageRun] = []  # that were too large, with all around them
+        held = bounding.held(stages)
+        full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
 
-        def table(block: Block, before: bool, behind: bool) -> Table:
+        def table(block: Block, before: bool, behind: bool, in_flight: int) -> Table:
             if built and bounding.forms[block.form].cutter is None:
                 return nowhere
-            bound = bounding.table(block, before, behind)
-            places = seen.get(bounding.likeness(block, before, behind), {})
-            key: object = bounding.likeness(block, before, behind) if places else id(bound)
+            bound, like = bounding.table(block, before, behind, in_flight), bounding.likeness(block, before, behind, in_flight)
+            places = seen.get(like, {})
+            key: object = like if places else (id(bound), in_flight if full else 0)
             known = raised.get(key)
             if known is None or known[0] is not bound:
                 costs = bound.seconds + often / block.size
                 for place, cost in places.items():
                     costs[place] = max(costs[place], cost)
-                for large in (run for run in full if run.block.form == block.form):
+                for large, most in full:
+                    if large.block.form != block.form or 0 < in_flight < most:
+                        continue
                     for start, end in bounding.runs_of[bounding.units.key(large.first, large.behind)]:
-                        if start <= large.first or not self.flushes:  # later stages of a step hold fewer microbatches
+                        if start <= large.first or held or not self.flushes:  # later stages of a step hold fewer microbatches
                             costs[: start + 1, end:] = math.inf
                 known = raised[key] = bound, Table.of(costs)
             return known[1]
@@ -329,7 +335,7 @@ class StageSearch(Anytime[SolvedStages]):
                     break
                 gaps, number = True, number + 1
                 continue
-            limit = slowest(table, found.runs) * (1 + TIGHT)
+            limit = slowest(table, found.runs, held) * (1 + TIGHT)
             if self.best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
                 built = True  # there was no time for these
                 continue
@@ -337,14 +343,14 @@ class StageSearch(Anytime[SolvedStages]):
             made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.best is None else ends)
             learnt = False
             if isinstance(made, int):
-                full.append(found.runs[made])
+                full.append((found.runs[made], beside(found.runs, held)[made][2]))
                 self.lacked = True
                 raised.clear()
                 continue
             number += 1
             made, spent = self.valued(made)
             self.tried = min(self.tried, made.value)
-            for run, sides, cost in zip(found.runs, alike(found.runs), spent, strict=True):
+            for run, sides, cost in zip(found.runs, beside(found.runs, held), spent, strict=True):
                 known = seen.setdefault(bounding.likeness(run.block, *sides), {})
                 if cost > known.get((run.first, run.behind), limit):
                     known[run.first, run.behind], learnt = cost, True
@@ -376,16 +382,16 @@ class StageSearch(Anytime[SolvedStages]):
     def refined(self, table: Tables, meshes: Submeshes, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
         """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
         worth less than ``most``; its value is the best's."""
-        count = self.bounding.units.count
+        count, held = self.bounding.units.count, self.bounding.held(stages)
         found: Sequenced | None = None
         while True:
             found = self.sequence(table, stages, ends, gaps=gaps, known=found, among=meshes)
             if not found.runs or found.value >= most:
                 return found
-            limit = slowest(table, found.runs) * (1 + TIGHT)
-            short = shortest(table, meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
+            limit, same = slowest(table, found.runs, held) * (1 + TIGHT), (0,) * len(found.runs) if self.flushes else ()
+            short = shortest(table, meshes, count, limit, held or same, gaps=gaps)
             short = replace(short if short.runs else found, value=found.value)
-            if not self.bounding.refine(short, ends - now(), exact=False):
+            if not self.bounding.refine(short, ends - now(), held, exact=False):
                 return short
 
     def often(self, made: SolvedStages) -> Floats:

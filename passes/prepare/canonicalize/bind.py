@@ -79,6 +79,3 @@ def _bind_type(type_: Type, bindings: Bindings) -> Type:
         case MapType():
             return replace(type_, value=_bind_type(type_.value, bindings))
     return type_
-
-
-__all__ = ["bind_types"]

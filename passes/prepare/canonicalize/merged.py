@@ -59,6 +59,3 @@ def _shape(type_: Type | None) -> tuple[int | str, ...] | None:
     """The shape, None where a dimension is not known."""
     shape = type_.shape if isinstance(type_, TensorType) else None
     return None if shape is None or None in shape else tuple(dim for dim in shape if dim is not None)
-
-
-__all__ = ["unmerged"]

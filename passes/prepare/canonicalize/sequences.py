@@ -167,6 +167,3 @@ def _index(op: Op, constants: Constants, count: int) -> int | None:
     dense = constants.dense(op.operands[1])
     index = dense_ints(dense) if dense is not None and dense.type.shape == () else None
     return index[0] % count if index and -count <= index[0] < count else None
-
-
-__all__ = ["without_sequences"]

@@ -179,5 +179,3 @@ def _through_identities(body: Region, name: str) -> str:
 
 
 _VECTOR = TensorType(DType.I64, (1,))
-
-__all__ = ["Unroller"]

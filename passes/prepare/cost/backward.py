@@ -72,5 +72,3 @@ FORMULAS: dict[str, Formula] = {
     "grad.SoftmaxCrossEntropyLoss": _per_element("softmax", CROSS_ENTROPY, 1),
 }
 """By the op's full name."""
-
-__all__ = ["FORMULAS"]

@@ -177,6 +177,18 @@ def scaled_attention(
     return Work("attention", work, input_grad=backward, saved=saved)
 
 
+def grouped_sizes(facts: OpFacts) -> tuple[int, int, int, int, int]:
+    """Of GroupQueryAttention(query [B, L, HD], key, value, past_key [B, Hkv, Lp, D], ..): heads, heads of keys, the width of
+    each, positions, and those that a query looks at."""
+    q, heads = facts.shape(0), int(facts.op.get("num_heads"))
+    kv_heads = int(facts.op.get("kv_num_heads", heads))
+    width = q[2] // heads if facts.present(1) else q[2] // (heads + 2 * kv_heads)
+    past = facts.shape(3)[-2] if facts.present(3) else 0
+    present = facts.shape(-2)[-2] if len(facts.shape(-2)) == 4 else past + q[1]
+    window, keys = int(facts.op.get("local_window_size", -1)), max(present, q[1])
+    return heads, kv_heads, width, keys, keys if window <= 0 else min(keys, window + q[1] - 1)
+
+
 def attention(facts: OpFacts) -> Work:
     """onnx.Attention(Q, K, V, mask, past_key, past_value): ``[B, H, L, D]``, or ``[B, L, H D]`` with ``q_num_heads``."""
     q, k, v = facts.shape(0), facts.shape(1), facts.shape(2)

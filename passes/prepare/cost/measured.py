@@ -33,6 +33,3 @@ def with_measurements(module: Module, measured: Measurements) -> Module:
 
     entry = module.entry
     return module.replace(entry, replace(entry, ops=ops_of(entry.ops, False)))
-
-
-__all__ = ["with_measurements"]

@@ -15,6 +15,7 @@ from passes.prepare.cost.contractions import (
     causal_conv,
     conv,
     gemm,
+    grouped_sizes,
     linear_attention,
     product,
     qlinear_conv,
@@ -170,16 +171,10 @@ def multi_head_attention(bias: int, past: int) -> Formula:
 def group_query_attention(facts: OpFacts) -> Work:
     """GroupQueryAttention and SparseAttention(query [B, L, HD], key, value, past_key [B, Hkv, Lp, D], ..): queries look at
     every position of the cache, or at those of a window. A cache that is a state of the program is read once and written where
-    the new keys and values go; any other is copied."""
-    q, heads = facts.shape(0), int(facts.op.get("num_heads"))
-    kv_heads = int(facts.op.get("kv_num_heads", heads))
-    width = q[2] // heads if facts.present(1) else q[2] // (heads + 2 * kv_heads)
-    past = facts.shape(3)[-2] if facts.present(3) else 0
-    present = facts.shape(-2)[-2] if len(facts.shape(-2)) == 4 else past + q[1]
+    the new keys and values go; any other is copied. A core reads it while it computes, so its bytes count as no weight's."""
+    q = facts.shape(0)
+    heads, kv_heads, width, keys, seen = grouped_sizes(facts)
     rotated = q[0] * q[1] * (heads + kv_heads) * width if facts.op.get("do_rotary", 0) else 0
-    window = int(facts.op.get("local_window_size", -1))
-    keys = max(present, q[1])
-    seen = keys if window <= 0 else min(keys, window + q[1] - 1)
     work = scaled_attention(
         facts, batch=q[0], heads=heads, queries=q[1], keys=seen, width=width, value_width=width, extra=3 * rotated
     )
@@ -187,7 +182,7 @@ def group_query_attention(facts: OpFacts) -> Work:
         return work
     caches = (facts.bytes(3) + facts.bytes(4)) * seen // keys
     others = [i for i in range(len(facts.operands)) if facts.present(i) and i not in (3, 4)]
-    weight = caches + sum(facts.bytes(i) for i in others if facts.is_resource(i))
+    weight = sum(facts.bytes(i) for i in others if facts.is_resource(i))
     new = 2 * q[0] * q[1] * kv_heads * width * facts.bytes(3) // max(1, facts.size(3))
     read = caches + sum(facts.bytes(i) for i in others)
     return replace(work, read=read, write=facts.bytes(-1) + new, weight=weight)

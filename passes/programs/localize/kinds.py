@@ -208,6 +208,3 @@ def _sized(whole: Type, here: Box) -> Type:
 
 def _tensor(value: Dense) -> Attributes:
     return (("value", Attribute(AttrKind.TENSOR, value)),)
-
-
-__all__ = ["Kind", "Kinds"]

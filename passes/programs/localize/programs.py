@@ -186,6 +186,3 @@ def _undecided(op: Op) -> Op:
     """The op without facets that speak of the whole op or of stages and strategies."""
     facets = tuple([facet for facet in op.facets if not isinstance(facet, _OF_WHOLE)])
     return op if facets == op.facets else Op(op.name, op.operands, op.results, op.attributes, op.regions, facets, op.location)
-
-
-__all__ = ["members_of", "stage_programs"]

@@ -62,6 +62,3 @@ def numbered(op: Op, channel: int) -> Op:
     """A collective that the entry has, such as a sum over replicas, on a channel of its own."""
     fields = {**dict(op.attributes), "channel": Attribute(AttrKind.INT, channel)}
     return replace(op, attributes=tuple(sorted(fields.items())))
-
-
-__all__ = ["Arrival", "collectives_in", "numbered", "sends_of", "stage_text"]

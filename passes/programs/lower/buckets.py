@@ -70,6 +70,3 @@ def _filled(sums: Sequence[Op], size: Callable[[Type], float]) -> list[list[Op]]
 def _numbered(op: Op, number: int) -> Op:
     fields = {**dict(op.attributes), "bucket": Attribute(AttrKind.INT, number)}
     return replace(op, attributes=tuple(sorted(fields.items())))
-
-
-__all__ = ["in_buckets"]

@@ -37,9 +37,8 @@ from passes.costs.network import network
 from passes.graph.faults import NoTopology
 from passes.graph.graph import Cut, describe, origins, reads, renamed, stage_members
 from passes.meshes.decided import decided
-from passes.meshes.layouts import split
+from passes.meshes.layouts import Step, Ways, split
 from passes.meshes.mesh import DeviceMesh, mesh_over
-from passes.meshes.reshard import Step, Ways
 from passes.meshes.reshard_ops import defined, fresh, laid
 from passes.programs.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.programs.lower.buckets import in_buckets
@@ -200,6 +199,3 @@ def _servers(module: Module) -> dict[str, int]:
     names = origins(module.entry)
     updates = [(names.get(op.operands[0], op.operands[0]), op) for op in module.entry.ops if op.name in OPTIMIZERS]
     return {op.operands[1]: servers[weight] for weight, op in updates if weight in servers}
-
-
-__all__ = ["lower_sharded"]

@@ -350,6 +350,3 @@ def anneal(
                 move_bytes(v, left, came[k], assigned, state, weight_counts, rows, weights, weight_bytes, live)
         temperature *= cooling
     return steps, best_value, best
-
-
-__all__ = ["Instance", "anneal"]

@@ -191,16 +191,3 @@ def pins_of(problem: Problem, h: int) -> tuple[int, ...]:
     """Maker and readers of a tensor, the maker first, each once."""
     maker = int(problem.producer[h])
     return (maker, *(v for v in problem.consumers[h] if v != maker))
-
-
-__all__ = [
-    "Assignment",
-    "Search",
-    "Sides",
-    "kind_of",
-    "local_search",
-    "pins_of",
-    "plain_search",
-    "sided_value",
-    "stages_of",
-]

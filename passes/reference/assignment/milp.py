@@ -237,6 +237,3 @@ def _alike(problem: Problem) -> list[range]:
             result.append(range(first, first + kind.count))
         first += kind.count
     return result
-
-
-__all__ = ["MilpResult", "Model", "heaviest", "solve_milp"]

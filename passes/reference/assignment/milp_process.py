@@ -136,7 +136,5 @@ def _read(told: dict[str, Any], kinds: list[tuple[int, int | None]]) -> Problem:
     return Problem(kinds=devices, comm=told["comm"], forced=tuple(told["forced"]), stages=told["stages"], **fields)
 
 
-__all__ = ["answer", "solve_apart", "solver_for", "telling"]
-
 if __name__ == "__main__":
     answer()

@@ -173,6 +173,3 @@ class _Reducer:
                 self.touching[target].discard(h)
             changed |= pins
         return changed
-
-
-__all__ = ["reduce_any"]

@@ -223,6 +223,3 @@ def _acyclic(problem: Problem) -> Groups:
     """Nodes on a common cycle as one, in topological order."""
     after = {v: sorted(readers) for v, readers in enumerate(problem.neighbours[1])}
     return ordered(problem, [sorted(nodes) for nodes in components(after)])
-
-
-__all__ = ["DISTINCT", "POLICY", "solve_any"]

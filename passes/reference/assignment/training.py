@@ -74,6 +74,3 @@ def problem_of_units(units: Problem) -> Problem:
         tensor_names=tuple(units.names[nodes[0]] for nodes in pins),
         joins=None,
     )
-
-
-__all__ = ["problem_of_units", "solve_any_training"]

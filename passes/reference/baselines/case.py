@@ -161,6 +161,3 @@ def in_order(units: Units, stages: Stages) -> Stages | None:
         after[source].update(place[of[reader]] for reader in readers if place[of[reader]] != source)
     order = topological(after)
     return tuple(stages[rank[r]] for r in order) if len(order) == len(after) else None
-
-
-__all__ = ["Case", "Limits", "NoPlan", "Plan", "StageLoad", "Units", "in_order", "judge"]

@@ -103,6 +103,3 @@ def _loose(problem: Problem, colours: Sequence[Sequence[int]]) -> Units:
     """The colours and the nodes in none, which may lie on cycles."""
     members = completed(problem.size, colours)
     return Units(quotient(problem, members), members)
-
-
-__all__ = ["pipedream_case", "throughput_case", "training_case"]

@@ -58,6 +58,3 @@ def _along(case: Case, order: Sequence[int], ends: Sequence[int], tables: Tables
     family = prefixes(tables, order, trial)
     kept = np.flatnonzero(np.isin(np.bitwise_count(family.bits).sum(axis=1), ends))
     return case.programme.programme(tables, family.only(kept), range(len(order)), trial, keep_on)
-
-
-__all__ = ["best_chain"]

@@ -108,6 +108,3 @@ class _Filling:
         self.compute, self.bytes, self.live = compute, size, live
         self.units.append(unit)
         return True
-
-
-__all__ = ["greedy"]

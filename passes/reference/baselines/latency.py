@@ -111,6 +111,3 @@ def fill_memory(units: Groups, built: BuiltLatency) -> Stages:
         raise NoPlan("in topological order, a node finds no device left that can take it")
     labelled = [(built.kinds[kind], tuple(sorted(nodes))) for kind, nodes in stages]
     return tuple(labelled) if built.cpu is None else (*labelled, (built.cpu, tuple(sorted(rest))))
-
-
-__all__ = ["fill_memory", "in_pieces", "latency_case"]

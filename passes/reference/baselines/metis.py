@@ -88,6 +88,3 @@ def _integers(weights: Floats, least: int) -> list[int]:
     if total <= 0:
         return [1] * len(weights)
     return [max(least, round(weight / total * SCALE)) for weight in weights.tolist()]
-
-
-__all__ = ["balanced", "metis", "partition"]

@@ -90,6 +90,3 @@ def _graph(problem: Problem) -> nx.DiGraph[int]:
     for maker, readers in zip(problem.producer, problem.consumers, strict=True):
         graph.add_edges_from((int(maker), reader) for reader in readers)
     return graph
-
-
-__all__ = ["contracted", "depth_first", "pipedream_style"]

@@ -64,6 +64,3 @@ def expert(case: Case, given: Stages, names: Sequence[str]) -> Stages:
     if missing:
         raise NoPlan(f"{len(missing)} nodes are on no device: {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
     return tuple((label, tuple(sorted((*nodes, *more)))) for (label, nodes), more in zip(given, added, strict=True))
-
-
-__all__ = ["expert", "local_search", "one_device", "topological"]

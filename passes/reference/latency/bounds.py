@@ -62,6 +62,3 @@ def relaxed(reduced: Reduced, count: int) -> Reduced:
     first = [nodes[0] for nodes in reduced.groups]
     after = [(first[v], first[w]) for v in sorted(chosen) for w in sorted(onward[v])]
     return grouped(reduced.problem, [reduced.groups[g] for g in sorted(chosen)], [free.node for free in reduced.free], after)
-
-
-__all__ = ["critical_path", "fastest", "longest_through", "longest_to", "relaxed"]

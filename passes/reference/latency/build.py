@@ -104,6 +104,3 @@ def solve_pieces(
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
     shared = {name: value for name, value in vars(found).items() if name != "schedule"}
     return Solution(**{**shared, "stages": stages if found.schedule is not None else None, "apart": tuple(parts)})
-
-
-__all__ = ["BuiltLatency", "latency_problem", "solve_pieces"]

@@ -323,6 +323,3 @@ class Engine:
     def _members(self, bits: Any) -> tuple[int, ...]:
         flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")[: len(self.reduced.groups)]
         return tuple(int(v) for v in np.flatnonzero(flags))
-
-
-__all__ = ["Engine", "KeepOn", "Pass", "TooManyKindsError", "graph_of"]

@@ -117,6 +117,3 @@ def sums(bits: Any, follow: Any, values: Any) -> Any:
                     at += 1
             front_ptr[i + 1] = at
     return total, front_ptr, front
-
-
-__all__ = ["enumerate_ideals", "sums"]

@@ -404,21 +404,3 @@ def tails(
                         tail[at] = min(tail[at], value)
         j -= 1
     return -1, done
-
-
-__all__ = [
-    "Graph",
-    "Lattice",
-    "bytes_of",
-    "digits",
-    "leaves",
-    "mark_read",
-    "meets",
-    "place",
-    "seconds_of",
-    "step_of",
-    "supersets",
-    "tails",
-    "within",
-    "workspace",
-]

@@ -381,6 +381,3 @@ def arrive(
         give_back(pool, z)
         return NEVER
     return offer(pool, z, wide, tails.stride, limits.width, limits.slack)
-
-
-__all__ = ["COUNT", "CPU", "OPEN", "SPARE", "Limits", "Pool", "Tails", "search"]

@@ -73,6 +73,3 @@ def liveness(func: Func, groups: Sequence[Sequence[int]]) -> Liveness:
         np.array(sizes, np.int64),
         tuple(i < len(func.args) for i in range(len(sizes))),
     )
-
-
-__all__ = ["Liveness", "liveness"]

@@ -240,6 +240,3 @@ def faults(problem: LatencyProblem, pieces: Sequence[Piece]) -> list[str]:
         if len(places) > 1:
             found.append(f"nodes {colour} of one colour are on {len(places)} devices")
     return found
-
-
-__all__ = ["LatencyProblem", "Piece", "PieceTimes", "Programs", "Schedule", "faults", "piece_bytes", "piece_parts", "schedule"]

@@ -285,6 +285,3 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
             used[kind, device] += source.size
             found[p].append(source.node)
     return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
-
-
-__all__ = ["Free", "Reduced", "apart", "expanded", "grouped", "reduced", "restricted"]

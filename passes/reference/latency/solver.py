@@ -277,6 +277,3 @@ class _Search(IdealSearch):
 
     def _prove_infeasible(self, reason: str = "no sequence of pieces fits the memory of the accelerators") -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf
-
-
-__all__ = ["SECONDS", "LatencyBudget", "LatencySolution", "solve_latency"]

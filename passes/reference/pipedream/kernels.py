@@ -266,6 +266,3 @@ def fewest_stages(bits: Any, reached: Any, cuts: Any, trial: float, stages: Any)
             if stages[j] + 1 < stages[i] and nested(bits, j, bits, i):
                 stages[i] = stages[j] + 1
             j -= 1
-
-
-__all__ = ["Ideals", "Rules", "Table", "fewest_stages", "reach", "solve_replicated", "thin_ideals"]

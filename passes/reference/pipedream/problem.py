@@ -202,17 +202,3 @@ def plan_faults(profile: Profile, machines: Machines, stages: Sequence[tuple[int
         if machines.memory is not None and stage.memory > machines.memory:
             found.append(f"stage {s} needs {stage.memory:.0f} bytes, a machine has {machines.memory}")
     return found
-
-
-__all__ = [
-    "SCHEDULES",
-    "Machines",
-    "Profile",
-    "Replicated",
-    "StageTime",
-    "cut_bytes",
-    "in_flight",
-    "plan_faults",
-    "stage_times",
-    "weight_copies",
-]

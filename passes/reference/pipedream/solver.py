@@ -209,6 +209,3 @@ class PipeDream(SearchObjective):
             stages.append((r, members(tables, family.bits[after] & ~family.bits[here])))
             here, left = after, left - r
         return Found(tuple(stages), float(least), tested, priced)
-
-
-__all__ = ["PipeDream", "PipeDreamSolution", "solve_pipedream"]

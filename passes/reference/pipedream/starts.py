@@ -94,6 +94,3 @@ class _Chains:
         onward = last + allowed > self.high * (1 - SLACK)
         enough = self.total - last <= (self.machines - used) * allowed * (1 + SLACK)
         return bool((onward & enough & (used <= self.machines)).any())
-
-
-__all__ = ["start_bound"]

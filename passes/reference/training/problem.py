@@ -230,18 +230,3 @@ def training_value(objective: str, loads: Sequence[TrainingLoad]) -> float:
     if objective == "sum":
         return max((load.forward + load.backward for load in loads), default=0.0)
     return max((load.forward for load in loads), default=0.0) + max((load.backward for load in loads), default=0.0)
-
-
-__all__ = [
-    "OBJECTIVES",
-    "Replication",
-    "TrainingGraph",
-    "TrainingLoad",
-    "colour_units",
-    "joins_of",
-    "one_sided",
-    "replicate_training",
-    "training_load",
-    "training_value",
-    "units",
-]

@@ -140,6 +140,3 @@ class Training(SearchObjective):
             cap = min(forward, value - backward) * (1 - SLACK)
             if found.stages is None or cap <= 0 or (best is not None and value <= floor):
                 return Found(best, value if best is not None else math.inf, tested, priced, found.complete)
-
-
-__all__ = ["Training", "TrainingSolution", "solve_training"]

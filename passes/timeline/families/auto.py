@@ -1,6 +1,6 @@
-"""The order whose simulated step is shortest, of those that memory has space for: 1F1B as deep as slow links ask for, or a
-family that fills waiting time. Where nothing is known of memory it is the former, with the least depths that reach the pace of
-the slowest stage.
+"""The order whose simulated step is shortest, of those that memory has space for: 1F1B as deep as slow links ask for, or
+another family. Where nothing is known of memory it is the former, with the least depths that reach the pace of the slowest
+stage.
 
 That 1F1B has a split backward pass, W right behind I, so a gradient is on its way while its stage makes those of its weights:
 no more is in flight than without, and the bubble of equal stages is (S-1)(F+I)."""
@@ -13,28 +13,33 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from ir.core.diagnostics import UsageError
-from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
+from ir.core.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ir.ops.rows import RECEIVE, SEND, lane_of
+from passes.costs.memory.stage import BEHIND, StageBytes
 from passes.timeline.families.base import Orders, rows_of
+from passes.timeline.families.gpipe import gpipe
 from passes.timeline.families.interleaved import interleaved
+from passes.timeline.families.one_f_one_b import one_f_one_b
 from passes.timeline.families.zb_v import zb_v
 from passes.timeline.families.zero_bubble import split_turns, zb_h1, zb_h2
 from passes.timeline.simulate import makespan
 from passes.timeline.workload import Workload
 
-OTHERS = (interleaved, zb_v, zb_h1, zb_h2)
-"""Families that may be faster, the less they have in flight the sooner."""
+OTHERS = (one_f_one_b, interleaved, zb_v, zb_h1, zb_h2, gpipe)
+"""Families that may be faster, or fit where that does not (a backward pass in one frees what it reads op by op), by what is
+in flight."""
 WORTH = 1e-3
 """By what part of the step an order must be shorter than those before it that have less in flight."""
 
 
 def auto(load: Workload, microbatches: int) -> Orders:
-    best, least = None, math.inf
-    for orders in _candidates(load, microbatches):
-        if best is None or fits(load, orders):
+    candidates, least = [*_candidates(load, microbatches)], math.inf
+    best = candidates[0]
+    for orders in candidates:
+        if fits(load, orders):
             ends = makespan(load, rows_of(load, orders))
-            if ends < least * (1 - WORTH) or best is None:
+            if ends < least * (1 - WORTH):
                 best, least = orders, ends
-    assert best is not None
     return best
 
 
@@ -45,7 +50,7 @@ def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
     depths = [min(depth, most) for depth, most in zip(derived_depths(load, microbatches), room, strict=True)]
     depths = list(accumulate(depths, min))
     yield split_turns(load, microbatches, depths, [0] * len(depths))
-    for family in OTHERS if load.saved else ():
+    for family in OTHERS if load.holds else ():
         try:
             yield family(load, microbatches)
         except UsageError:  # the stages lie otherwise
@@ -55,28 +60,33 @@ def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
 def _room(load: Workload, microbatches: int) -> list[int]:
     """How many microbatches each stage may have in flight, those of all replicas together, if stages that share a device have
     as many each: at least one."""
-    space = dict(load.space)
     found = [microbatches] * len(load.compute)
-    for device, left in space.items():
+    for device, limit in load.memory:
         own = [stage for stage, on in enumerate(load.replicas) if device in on]
-        saved = sum(load.saved[stage] for stage in own)
+        saved = sum(load.holds[stage].of_microbatch for stage in own)
+        left = limit - sum(load.holds[stage].constant for stage in own) - max(_in_passes(load.holds[stage]) for stage in own)
         for stage in own if saved else ():
             found[stage] = min(found[stage], len(load.flow.takers[stage]) * max(1, left // saved))
     return found
 
 
+def _in_passes(holds: StageBytes) -> int:
+    """The most that a pass of a split microbatch has alive beside what is saved from forward passes."""
+    behind = max(holds.busy((INPUT_GRADIENT,)), holds.busy((WEIGHT_GRADIENT,)))
+    return max(holds.busy((FORWARD,)), holds.kept((INPUT_GRADIENT,)) + behind)
+
+
 def fits(load: Workload, orders: Orders) -> bool:
-    """Whether devices have the space for what is saved while they follow these orders."""
-    for device, left in load.space:
-        held = 0
-        halved = {stage for kind, stage, _ in orders[device] if kind == WEIGHT_GRADIENT}
+    """Whether devices have the memory for what they hold while they follow these orders, as ``memory_over_time`` counts."""
+    for device, limit in load.memory:
+        own = [stage for stage, on in enumerate(load.replicas) if device in on]
+        held = sum(load.holds[stage].constant for stage in own)
         for kind, stage, _ in orders[device]:
-            if kind == COMPUTE:
-                held += load.saved[stage]
-                if held > left:
-                    return False
-            elif kind == (WEIGHT_GRADIENT if stage in halved else BACKWARD):
-                held -= load.saved[stage]
+            holds, phases = load.holds[stage], BEHIND.get(kind, ())
+            kept = holds.kept(phases)
+            if held + kept + holds.busy(phases) > limit:
+                return False
+            held += kept - holds.freed(phases)
     return True
 
 

@@ -401,6 +401,3 @@ class Simulation:
         self.busy[number] = bool(self.waiting[number])
         if self.busy[number]:
             self.at(now, partial(self.start, number))
-
-
-__all__ = ["LayerSeconds", "Lengths", "Links", "Node", "Service"]

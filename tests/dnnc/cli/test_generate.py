@@ -160,7 +160,7 @@ def test_what_a_plan_says_of_tokens(groups: int, waits: bool, tmp_path: Path, ca
     latency, slowest = built.schedule.latency, built.plan.value
     every = max(slowest, latency / groups)
     assert told[0].startswith(f"{count_text(2 / every)} tokens a second: {groups} group")
-    assert told[0].endswith(f"{seconds_text(groups * every)} from a token to the next of its sequence")
+    assert told[0].endswith(f"{seconds_text(groups * every)} from a token to the next of its sequence, while caches are full")
     each = bytes_text(groups * 2 * 2 * 2 * 32 * 16 * 4)  # keys and values, of one layer of each stage
     assert told[1] == f"caches: {each} on cpu0, {each} on cpu1"
     assert waits == any("--groups 2 would make" in text for text in told)

@@ -15,7 +15,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Plan, Schedule
 from ir.core.topology import Topology
 from ir.ops.rows import shown, unrolled
-from passes.timeline.memory import memory_over_time, with_space
+from passes.timeline.memory import memory_over_time, with_memory
 from passes.timeline.simulate import run_rows
 from passes.timeline.workload import workload
 
@@ -37,7 +37,7 @@ def planned(preset: str, memory: int, schedule: str = "", **options: Any) -> Pla
     asked = CompileOptions(MODEL, plan_only=True, objective="training", training=training, **options)
     module = plan_model(asked, machines=machines(preset, memory), sink=sink).module
     assert not sink.diagnostics
-    load, rows = with_space(module, workload(module)), module.first(Schedule)
+    load, rows = with_memory(module, workload(module)), module.first(Schedule)
     assert rows is not None
     held = memory_over_time(module, run_rows(load, unrolled(rows, load.flow, shown(rows))))
     assert all(over_time.peak <= memory for over_time in held.values())
@@ -51,6 +51,15 @@ def planned(preset: str, memory: int, schedule: str = "", **options: Any) -> Pla
 def test_stages_hold_more_or_fewer_microbatches_by_their_place(share: float) -> None:
     plan = planned("preset:h100x4", int(PLENTY * share), mesh="none")
     assert [len(stage.devices) for stage in plan.stages] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("stages", "share"), [(2, 0.8), (4, 0.7)])
+def test_the_fastest_order_that_fits_is_no_slower_than_one_that_was_asked_for(stages: int, share: float) -> None:
+    """What an order holds is counted pass by pass: as if a microbatch more were saved, they were taken not to fit."""
+    values = [
+        planned("preset:h100x4", int(PLENTY * share), order, mesh="none", stages=stages).value for order in ("auto", "1f1b")
+    ]
+    assert values == sorted(values)
 
 
 def test_less_memory_gives_no_better_plan() -> None:

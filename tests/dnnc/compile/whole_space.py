@@ -494,6 +494,3 @@ def _bytes(text: str) -> int:
     """Bytes of the weights of a module."""
     module = ir.load_module(text, dialects=DIALECTS)
     return sum(ir.type_bytes(resource.type) or 0 for resource in module.of_type(ir.Resource))
-
-
-__all__ = ["Case", "Found", "Mesh", "Steered"]

@@ -301,5 +301,3 @@ def _attention() -> list[NodeCase]:
 
 
 CASES = [*_pointwise(), *_products(), *_quantised(), *_attention()]
-
-__all__ = ["CASES", "NodeCase"]

@@ -49,7 +49,7 @@ def test_headline_states_speedup_and_proof() -> None:
     text = plan_headline(PLAN)
     assert "13.2 ms per microbatch" in text
     assert "1.68x the speed of one device" in text
-    assert "within gap of 10.0 %: lower bound 12.0 ms" in text
+    assert "at most 10.0 % above the best plan: lower bound 12.0 ms" in text
 
 
 @pytest.mark.parametrize(("hidden", "told"), [(0.0, False), (1e-19, False), (1e-3, True)])

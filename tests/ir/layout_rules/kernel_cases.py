@@ -223,5 +223,3 @@ CASES: dict[str, Make] = {
     "onnx.NegativeLogLikelihoodLoss": loss("onnx.NegativeLogLikelihoodLoss"),
     "onnx.SoftmaxCrossEntropyLoss": loss("onnx.SoftmaxCrossEntropyLoss"),
 }
-
-__all__ = ["CASES"]

@@ -192,6 +192,15 @@ def test_scatter(name: str, reduction: str) -> None:
     check(Case(name, {0: random.normal(size=(4, 3)), 2: updates}, {1: rows}, {"reduction": reduction}))
 
 
+@pytest.mark.parametrize("reduction", ["max", "min"])
+def test_an_extreme_that_is_scattered(reduction: str) -> None:
+    random = np.random.default_rng(0)
+    arrays = {0: random.normal(size=(4, 3)), 2: random.normal(size=(2, 3))}
+    check(Case("ScatterElements", arrays, {1: np.array([[0, 2, 1], [0, 1, 2]])}, {"reduction": reduction}))
+    arrays[0] = random.normal(size=(2, 4))
+    check(Case("ScatterElements", arrays, {1: np.array([[0, 2, 1], [1, 1, 2]])}, {"reduction": reduction, "axis": 1}))
+
+
 def test_concat() -> None:
     random = np.random.default_rng(0)
     arrays = {i: random.normal(size=(2, size, 3)) for i, size in enumerate((1, 3, 2))}

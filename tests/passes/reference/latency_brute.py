@@ -148,6 +148,3 @@ def _besides(problem: LatencyProblem, nodes: list[int]) -> int:
     received = sum(int(size) for maker, readers, size in makers if maker not in nodes and any(v in nodes for v in readers))
     weights = sum(int(size) for size, who in zip(own.weight_bytes, own.weight_readers, strict=True) if set(who) & set(nodes))
     return received + weights + max(int(own.liveness.inner[v]) for v in nodes)
-
-
-__all__ = ["least_latency", "random_latency", "with_programs"]

@@ -38,6 +38,3 @@ def dropping(layers: int, width: int = 32) -> str:
         ]
         x = y
     return "\n".join([*lines, "  }", "}", ""])
-
-
-__all__ = ["dropping", "noisy"]

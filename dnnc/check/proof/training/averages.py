@@ -124,6 +124,3 @@ class _Means:
         if resource is None or not isinstance(resource.data, Inline | Splat):
             return None
         return read_resource(resource, WeightFiles(Path()))
-
-
-__all__ = ["without_averages"]

@@ -236,6 +236,3 @@ def _constant(resource: Resource) -> Key | None:
         case Splat(value) if not shape:
             return "splat", type_.dtype, shape, str(value)
     return None
-
-
-__all__ = ["derivation_faults"]

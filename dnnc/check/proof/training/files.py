@@ -114,6 +114,3 @@ class InitialWeights:
         except (InvalidInput, ValueError, TypeError, AttributeError, LookupError):
             return None
         return {**tensors, "": 8 + size}
-
-
-__all__ = ["InitialWeights", "transcription_faults"]

@@ -67,6 +67,3 @@ def resolved(ops: Sequence[Op]) -> tuple[list[Op], dict[str, Final]]:
         else:
             made.append(replace(op, operands=operands) if operands != op.operands else op)
     return made, assigned
-
-
-__all__ = ["Final", "StepModel", "resolved", "step_model"]

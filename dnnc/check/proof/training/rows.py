@@ -239,6 +239,3 @@ class _Row:
                 if of == stage and has and at - before > allowed:
                     late = f"works with weights that lack {at - before} updates"
                     yield f"step {at} of stage {stage} {late}, but the schedule allows {allowed}"
-
-
-__all__ = ["row_faults"]

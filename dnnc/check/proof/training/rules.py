@@ -41,6 +41,3 @@ def step_proof(model: Model, text: StageText) -> StageProof:
     if is_replicated(text.stage):
         proof.rules = _RulesOfReplicas(model, proof.boxes, proof.families)
     return proof
-
-
-__all__ = ["step_proof"]

@@ -347,6 +347,3 @@ def _crossing(step: Step, channel: Channel, maker: tuple[StageProof, Type], read
             if has(source if giver in makers else target, giver) != has(target, rank):
                 return f"rank {rank} gets another part of it from rank {giver} than it takes it for"
     return ""
-
-
-__all__ = ["message_faults", "prove_programs"]

@@ -174,15 +174,3 @@ def _inside(region: Region) -> Iterator[Value]:
         yield from op.results
         for _, inner in op.regions:
             yield from _inside(inner)
-
-
-__all__ = [
-    "ORDER",
-    "Assignment",
-    "StepUnit",
-    "is_replicated",
-    "mesh_of",
-    "phase_faults",
-    "read_step_stages",
-    "takes_statistics",
-]

@@ -126,6 +126,3 @@ def default_folder() -> Path:
     """The folder of this user. Raises RuntimeError where the user has no home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dnnc" / "parts"
-
-
-__all__ = ["LIMIT", "Cache", "Progress", "default_folder"]

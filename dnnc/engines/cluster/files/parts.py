@@ -364,19 +364,3 @@ class PartFiles:
 
     def weights_for(self, model: str) -> dict[str, int]:
         return {location: self._parts[key].descriptor for location, key in self._weights[model].items()}
-
-
-__all__ = [
-    "PIECES",
-    "Needed",
-    "Part",
-    "PartFiles",
-    "cached_parts",
-    "external_data",
-    "needed",
-    "part_of",
-    "receive_parts",
-    "received",
-    "send_digests",
-    "send_parts",
-]

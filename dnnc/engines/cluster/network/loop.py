@@ -105,6 +105,3 @@ class Loop:
                 if job is None:
                     raise _Closing
                 job()
-
-
-__all__ = ["Loop"]

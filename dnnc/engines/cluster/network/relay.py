@@ -493,6 +493,3 @@ def _pipe(size: int) -> tuple[int, int]:
         os.close(write)
         raise InvalidInput(NoPipe(size, str(error))) from error
     return read, write
-
-
-__all__ = ["CONNECT_SECONDS", "Relay"]

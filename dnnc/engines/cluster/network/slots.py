@@ -79,6 +79,3 @@ class Slots:
     def numbers(self, first: int, count: int) -> range:
         """The values that a token counts; an edge without values counts one that is none."""
         return range(first, min(first + count, len(self.edge.values)))
-
-
-__all__ = ["Slots", "Unfit"]

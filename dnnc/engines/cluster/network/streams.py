@@ -125,6 +125,3 @@ class Streams:
             if not stream.pending[0]:
                 stream.pending.popleft()
         self._loop.forget(stream.write)
-
-
-__all__ = ["PIECE", "Stream", "Streams"]

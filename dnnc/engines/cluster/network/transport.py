@@ -41,6 +41,3 @@ class Network:
 
     def group(self, group: Mapping[str, Any]) -> Group:
         raise ValueError("members on several hosts exchange operands by edges")  # as the roles say (``EDGES``)
-
-
-__all__ = ["Network"]

@@ -128,6 +128,3 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
         except PackageNotFoundError:  # onnxruntime-gpu and the like
             found[name] = ""
     return found
-
-
-__all__ = ["PACKAGES", "Facts", "NodeAgent", "versions"]

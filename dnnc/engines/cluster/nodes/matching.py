@@ -104,6 +104,3 @@ def nodes_again(before: Mapping[str, Node], nodes: Sequence[Node]) -> dict[str, 
         if name not in found and (there := marked + same):
             found[name] = there[0]
     return found
-
-
-__all__ = ["HostNeeds", "Node", "match_hosts", "nodes_again"]

@@ -394,6 +394,3 @@ def _require_providers(build: Build, of: Mapping[str, str], agents: RayAgents, w
         faults += [ProviderMissingThere(host, name, available).at(where) for name in sorted(names - set(available))]
     if faults:
         raise InvalidInput(faults)
-
-
-__all__ = ["RayAgents", "answers_at", "connected", "host_needs", "on_cluster", "version_faults"]

@@ -123,6 +123,3 @@ def _unreached(agents: RayAgents, nodes: dict[str, Node], here: str, ports: tupl
 
 def _others(every: dict[str, tuple[str, str]], name: str) -> dict[str, tuple[str, str]]:
     return {other: offer for other, offer in every.items() if other != name}
-
-
-__all__ = ["HostSurvey", "survey"]

@@ -182,6 +182,3 @@ class Answer(Iterator[int], AsyncIterator[int]):
                 wake()
             except RuntimeError:  # its loop was closed meanwhile
                 self._wake = None
-
-
-__all__ = ["CLOSED", "CONTEXT", "LENGTH", "STOP", "Answer", "Request"]

@@ -80,6 +80,3 @@ def _filled(array: Array, shape: Sequence[int]) -> Array:
     whole = np.zeros(shape, array.dtype)
     whole[tuple(map(slice, array.shape))] = array
     return whole
-
-
-__all__ = ["given_arrays", "given_bytes"]

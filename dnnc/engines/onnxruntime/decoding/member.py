@@ -92,6 +92,3 @@ def _typed(spec: ValueSpec, place: Array) -> Raw:
 
 def _apart(one: Raw, other: Raw) -> bool:
     return bool(one.data.ctypes.data != other.data.ctypes.data)
-
-
-__all__ = ["StatefulMember", "specs_of"]

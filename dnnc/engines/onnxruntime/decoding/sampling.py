@@ -66,6 +66,3 @@ def _most_likely(scaled: Array, count: int) -> Array:
     else:
         some = np.arange(scaled.size)
     return some[np.argsort(-scaled[some], kind="stable")]
-
-
-__all__ = ["next_token", "uniform"]

@@ -360,6 +360,3 @@ def _float32(row: Array, element: int) -> Array:
     if BY_NUMBER[element].name == "bfloat16":
         return (row.astype(np.uint32) << 16).view(np.float32)
     return row.astype(np.float32, copy=False)
-
-
-__all__ = ["Binding", "Bound", "Stateful", "StatefulProgram", "host_buffers", "place_of", "spec_of"]

@@ -134,6 +134,3 @@ def _longest(channel: Channel, decoding: Decoding) -> Channel:
 
 def _port(name: str, dtype: str, shape: tuple[int, ...], parts: int = 1) -> ValueInfo:
     return ValueInfo(name, dtype, shape, f"tensor<{'x'.join(map(str, shape))}x{dtype}>", parts=parts)
-
-
-__all__ = ["decoding_build", "require_decoding", "role_of"]

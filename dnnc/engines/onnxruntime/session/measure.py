@@ -63,6 +63,3 @@ def _measurements(events: Iterable[Mapping[str, Any]], ops: Mapping[str, Op]) ->
                 if isinstance(value.type, TensorType):
                     shapes[value.name] = "x".join(map(str, next(iter(entry.values()))))
     return Measurements(shapes, runs)
-
-
-__all__ = ["measure"]

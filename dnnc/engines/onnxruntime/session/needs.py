@@ -33,6 +33,3 @@ def require_providers(build: Build) -> None:
 def executor_of(build: Build, device: str, threads: int, optimize: bool = True) -> Executor:
     """The executor that runs the programs of ``device`` in this process, in full precision, to be compared."""
     return OnnxRuntime(Settings(threads, optimize=optimize, provider=build.provider(device).in_full_precision))
-
-
-__all__ = ["executor_of", "require_providers"]

@@ -47,6 +47,3 @@ def _register() -> Any:
         return ctypes.CDLL("libcuda.so.1").cuMemHostRegister_v2
     except (OSError, AttributeError):
         return None
-
-
-__all__ = ["pin"]

@@ -168,6 +168,3 @@ def _raw_from_ort(value: Any) -> Raw:
     block.owner = value  # the buffer lives as long as the view
     data = np.frombuffer(block, np.dtype(kind.carrier))
     return Raw(element, shape, data if kind.bits in (2, 4) else data.reshape(shape))
-
-
-__all__ = ["OnnxRuntime", "Program"]

@@ -108,6 +108,3 @@ def nodes_by_provider(session: Any) -> Counter[str]:
     for assigned in assignments() if assignments is not None and session.get_providers() != [CPU] else ():
         nodes[assigned.ep_name] += len(assigned.get_nodes())
     return nodes
-
-
-__all__ = ["DEFAULT", "Settings", "nodes_by_provider", "open_session", "require_used"]

@@ -75,6 +75,3 @@ class Progress:
 
 def _numbers(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
     return tuple(dim for dim in shape or () if isinstance(dim, int))
-
-
-__all__ = ["Collector", "Progress"]

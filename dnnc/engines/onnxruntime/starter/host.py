@@ -251,6 +251,3 @@ def models_of(roles: Iterable[Role]) -> tuple[str, ...]:
     every += [[name for _, name, _ in program["segments"]] for program in members]
     prompts = [[stage["decoding"]["prompt"]] for stage in stages if "model" in stage and "prompt" in stage.get("decoding", {})]
     return tuple(dict.fromkeys(name for names in (*every, *prompts) for name in names))
-
-
-__all__ = ["HostProcesses", "StageFiles", "models_of"]

@@ -189,17 +189,3 @@ class LocalProcesses:
         except BrokenPipeError:
             pass  # it has ended already, which shows on its control pipe
         return process
-
-
-__all__ = [
-    "DOING",
-    "ENDLESS",
-    "DeviceProcess",
-    "LocalProcesses",
-    "events_told",
-    "is_not_connected",
-    "keep_last",
-    "last_words",
-    "raise_ended",
-    "reported_failure",
-]

@@ -97,6 +97,3 @@ class Recovery:
         """Counts a loss. Whether a run on this host has had more than ``most`` within ``seconds``."""
         self.losses = [*(time for time in self.losses if time > now - self.seconds), now]
         return 0 < self.most < len(self.losses)
-
-
-__all__ = ["Recovery", "Stopped"]

@@ -83,6 +83,3 @@ class RunResult:
         over = max if action == "F" else min
         each = (spent[stage].values() for stage in range(len(self.cpu)))
         return tuple(statistics.median([over(devices.values()) for devices in of_stage] or [0.0]) for of_stage in each)
-
-
-__all__ = ["LOST", "Event", "RunResult"]

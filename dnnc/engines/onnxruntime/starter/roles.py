@@ -226,6 +226,3 @@ def _segments(program: MemberProgram) -> list[Any]:
         )
         for segment in program.segments
     ]
-
-
-__all__ = ["STARTER", "Role", "programs_of", "roles"]

@@ -175,6 +175,3 @@ def drained(queue: SimpleQueue[Asked]) -> Iterator[Asked]:
             yield queue.get_nowait()
         except Empty:
             return
-
-
-__all__ = ["FeedQueue", "Served", "drained"]

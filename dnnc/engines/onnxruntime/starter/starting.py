@@ -83,6 +83,3 @@ class Processes:
         for port in (*self.feeds, *self.sinks):
             port.side.close()
         self.feeds, self.sinks = [], []
-
-
-__all__ = ["Processes", "RunOptions", "StarterEnd"]

@@ -174,6 +174,3 @@ class Stream(Served[_Request]):
         else:
             outputs = request.collector.outputs
             request.future.set_result({port.name: outputs[port.name] for port in self.build.outputs})
-
-
-__all__ = ["IN_FLIGHT", "Stream"]

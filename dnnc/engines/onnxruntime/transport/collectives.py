@@ -240,6 +240,3 @@ def even_slices(count: int, parts: int) -> list[slice]:
     step = -(-count // parts)
     step = -(-step // 64) * 64
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
-
-
-__all__ = ["TURNS", "Exchange", "Places", "combine", "even_slices", "reduce_into"]

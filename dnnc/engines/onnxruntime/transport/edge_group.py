@@ -107,6 +107,3 @@ class EdgeExchange:
 
 def _place(collective: Collective, shape: Shape) -> Raw:
     return raw_view(collective.element, shape, np.empty(collective.nbytes(shape), np.uint8))
-
-
-__all__ = ["EdgeExchange", "member_edge", "shared_numbers"]

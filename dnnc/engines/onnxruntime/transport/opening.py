@@ -58,6 +58,3 @@ class Transports:
         sends = {peer: self.outgoing(end) for peer, end in group["sends"]}
         receives = {peer: self.incoming(end) for peer, end in group["receives"]}
         return EdgeExchange(tuple(map(Collective.from_json, group["collectives"])), group["member"], sends, receives)
-
-
-__all__ = ["EDGES", "MEMORY", "NETWORK", "Transports"]

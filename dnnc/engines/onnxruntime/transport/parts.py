@@ -47,6 +47,3 @@ def assemble(shape: Sequence[int], pieces: Iterable[tuple[Part, Raw]]) -> Raw:
 def neutral(like: Raw, reduction: str) -> Raw:
     """A term that leaves a reduction with ``like`` unchanged: zeros for ``sum``, ``like`` itself for ``max``."""
     return like if reduction == "max" else Raw(like.element, like.shape, np.zeros_like(like.data))
-
-
-__all__ = ["assemble", "inside", "neutral", "part_of"]

@@ -39,6 +39,3 @@ class SharedMemory:
         memory = map_memory(group["memory"], places.total)
         peers = {peer: (read, write) for peer, read, write in group["peers"]}
         return Exchange(collectives, group["member"], memory, places, peers)
-
-
-__all__ = ["SharedMemory"]

@@ -189,6 +189,3 @@ def offset_inside(collective: Collective, group: tuple[int, ...], place: int) ->
         return None
     before = sum(collective.nbytes(collective.operands[member]) for member in group[:place])
     return before if aligned(before) == before else None
-
-
-__all__ = ["NEVER", "Uses", "offset_inside", "places"]

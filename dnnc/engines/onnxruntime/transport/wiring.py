@@ -217,16 +217,3 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
             level[part.value] = NEVER
     names = {*made, *level, *number, *(collective.result for collective in stage.collectives)}
     return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
-
-
-__all__ = [
-    "Link",
-    "Place",
-    "build_edges",
-    "links",
-    "output_specs",
-    "peers_of",
-    "stage_places",
-    "uses_of",
-    "value_spec",
-]

@@ -24,6 +24,3 @@ def forget_shapes(model: onnx.ModelProto) -> None:
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in tensor_dims(value.type):
                 dim.Clear()
-
-
-__all__ = ["forget_shapes"]

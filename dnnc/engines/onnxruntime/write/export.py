@@ -343,16 +343,3 @@ def _dtypes(type_: Any) -> Iterator[DType]:
         yield type_.dtype
     elif isinstance(type_, SeqType | OptionalType):
         yield from _dtypes(type_.element)
-
-
-__all__ = [
-    "RUNTIME_IR_VERSION",
-    "RUNTIME_OPSET",
-    "Tensors",
-    "export_func",
-    "lazy_tensors",
-    "lower_opset",
-    "read_tensor",
-    "reading_tensors",
-    "reference_tensor",
-]

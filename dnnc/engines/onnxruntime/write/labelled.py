@@ -38,6 +38,3 @@ def labelled_model(module: Module, source: WeightSource) -> tuple[bytes, dict[st
     proto = onnx_ir.to_proto(export_func(module.replace(entry, func), func, tensors=tensor))
     forget_shapes(proto)
     return proto.SerializeToString(), ops
-
-
-__all__ = ["labelled_model"]

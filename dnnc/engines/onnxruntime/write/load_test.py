@@ -79,6 +79,3 @@ def _label(model: Path) -> str:
         return model.name
     stage, member, segment = match.groups()
     return f"stage {stage}" if member is None else f"stage {stage}, member {member}, segment {segment}"
-
-
-__all__ = ["load_test"]

@@ -143,6 +143,3 @@ def _inlined(resource: Resource, folder: Path) -> Resource:
 
     assert isinstance(resource.type, TensorType)
     return replace(resource, data=Inline(to_data(read_resource(resource, folder), resource.type.dtype)))
-
-
-__all__ = ["PARTS_FILE", "MemberWeights", "PartsFile", "is_contiguous", "member_weights"]

@@ -82,6 +82,3 @@ def _weights_of_members(
         )
         of_members.append(weights_of_member)
     return of_members
-
-
-__all__ = ["MeshPrograms", "write_members"]

@@ -60,6 +60,3 @@ def session_settings(stages: Iterable[Stage], topology: Topology, model: str) ->
         "providers": [*others, [CPU, dict(cpu.options)]],
         "options": {"session.layer_assignment_settings": "; ".join(rules)},
     }
-
-
-__all__ = ["LABEL", "SESSION", "label", "session_settings"]

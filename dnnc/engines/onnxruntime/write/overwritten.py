@@ -63,6 +63,3 @@ def _names(body: Any) -> Iterator[str]:
     yield from (tensor.name for tensor in getattr(body, "initializer", ()))
     for node in body.node:
         yield from (*node.input, *node.output)
-
-
-__all__ = ["copy_overwritten"]

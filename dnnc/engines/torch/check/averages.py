@@ -62,6 +62,3 @@ def _moves(forward: Func) -> Iterator[tuple[Op, str, Value]]:
         if op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
             pairs = zip(op.operands[3:5], op.results[1:3], strict=False)
             yield from ((op, average, made) for average, made in pairs if made.name and average[:1] == "@")
-
-
-__all__ = ["Averages"]

@@ -177,6 +177,3 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     scale = float(one.max() - one.min()) or float(one.abs().max()) or 1.0
     return float((one - other).abs().max()) <= _SAME * scale
-
-
-__all__ = ["SampleLosses", "WholeBatch"]

@@ -47,7 +47,8 @@ from dnnc.engines.torch.faults import (
     WeightDiffers,
 )
 from dnnc.engines.torch.files import TrainingFiles
-from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions, train
+from dnnc.engines.torch.launch.telling import Progressed
+from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, train
 from ir.core.diagnostics import CheckFailed, InvalidInput
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, without_layout
@@ -376,6 +377,3 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
         compare(before, weights=True)
     files.confirm()
     return checker.verdict()
-
-
-__all__ = ["Checker", "Verdict", "check_training"]

@@ -67,6 +67,3 @@ class Scaler:
         torch._amp_update_scale_(self.scale, self.steps, found, *numbers)
         self.skipped += int(found)
         return not found
-
-
-__all__ = ["Scaler", "move_averages", "optimizer_of"]

@@ -127,6 +127,3 @@ def update_ops(step: Step) -> list[Op]:
     """The ops that update weights; the weight is the first operand, as its resource."""
     entry = without_reshards(step.module.entry).func
     return [op for op in entry.ops if op.name in OPTIMIZERS]
-
-
-__all__ = ["Oracle", "add_gradients", "update_ops"]

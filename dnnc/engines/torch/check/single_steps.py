@@ -134,6 +134,3 @@ class SingleSteps:
     def states(op: Op) -> dict[str, str]:
         """The resources that are the state of a weight, by their names in ``ir.ops.optimizers.STATE``."""
         return dict(zip(STATE[op.name.removeprefix("grad.")], UpdateOperands.of(op).states, strict=True))
-
-
-__all__ = ["TOLD_BY", "SingleSteps"]

@@ -31,6 +31,3 @@ def forward_only(module: Module) -> Func:
     entry = module.entry
     ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
     return without_reshards(replace(entry, ops=ops)).func
-
-
-__all__ = ["forward_only", "initial_weights"]

@@ -72,6 +72,3 @@ def _part(resource: Resource) -> Part:
     type_ = without_layout(resource.type)
     assert isinstance(type_, TensorType)
     return Part.whole(torch_dtype(type_.dtype), (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]
-
-
-__all__ = ["write_trained"]

@@ -28,7 +28,9 @@ from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import FileNotWritten, FolderNotShared, WeightNotFinite
 from dnnc.engines.torch.launch.job import UNFINISHED
 from ir.core.diagnostics import DnncError, InvalidInput
+from ir.core.facets import FORWARD, phase_of
 from ir.ops.grads import ASSIGN
+from ir.ops.optimizers import AVERAGED, COUNTED
 from ir.system.scratch import PARTIAL, locked_folder, remove_dead
 
 _LOOK = 0.02
@@ -47,6 +49,14 @@ def kept(step: Step, resumed: Checkpoint | None) -> set[str]:
     also where this plan does not train it: the build only has it as it was before the first step."""
     held = {f"@{name}" for name in resumed.names} if resumed is not None else set[str]()
     return changed(step) | (held & step.resources.keys())
+
+
+def counted(step: Step) -> dict[str, int]:
+    """The counts of microbatches that PyTorch keeps beside running averages, by name, with how often one microbatch moves
+    each."""
+    moved = [op.operands[0] for op in step.module.entry.ops if op.name == ASSIGN and phase_of(op.facets) == FORWARD]
+    means = [name.removesuffix(AVERAGED) for name in moved if name[0] == "@" and name.endswith(f".{AVERAGED}")]
+    return {f"{name[1:]}{COUNTED}": means.count(name) for name in means}
 
 
 def owned(step: Step, names: Iterable[str]) -> dict[int, dict[str, Part]]:
@@ -129,11 +139,22 @@ class Saver:
         for weight in parts if finite else ():
             require_finite(weight, weights[weight], f"step {position.step}")
         copies = {weight: weights[weight].detach().to("cpu", copy=True) for weight in parts}
+        if self.rank == 0:
+            copies |= self._counts(position.step)
+            parts = {**parts, **{name: Part.whole(count.dtype, ()) for name, count in copies.items() if name not in parts}}
         target = self.folder / (name or f"step{position.step}")
         folder = target if self.apart else self._shared(target)
         self._fraction = 0.0
         self._thread = threading.Thread(target=self._write, args=(folder, target, parts, copies, position), daemon=True)
         self._thread.start()
+
+    def _counts(self, done: int) -> dict[str, torch.Tensor]:
+        """The counts of microbatches behind ``done`` steps; without those that an older checkpoint does not tell."""
+        before, base = self.resumed, dict.fromkeys(counted(self.step), 0)
+        if before is not None and before.position.step:
+            base = {name: int(before.tensor(name)) for name in base if name in before.names}
+        since = (done - (before.position.step if before is not None else 0)) * self.step.microbatches
+        return {name: torch.tensor(base[name] + since * moved) for name, moved in counted(self.step).items() if name in base}
 
     def look(self) -> None:
         """Raises what the thread raised, if it has ended so; does not wait."""

@@ -266,6 +266,3 @@ def _without(box: Box, taken: Box) -> Iterator[Box]:
 
 def _words(part: Part) -> str:
     return f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
-
-
-__all__ = ["INDEX", "INITIAL", "Checkpoint", "file_of", "is_checkpoint", "publish"]

@@ -331,6 +331,3 @@ def _position(header: Mapping[str, Any], where: str) -> Position:
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in said):
         raise InvalidInput(PositionUnknown(), where=where)
     return Position(int(said[0]), int(said[1]))
-
-
-__all__ = ["Box", "Entry", "Part", "Position", "TensorFile", "from_array", "write_tensors"]

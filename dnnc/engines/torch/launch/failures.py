@@ -96,6 +96,3 @@ class Ended:
 
     def _doing(self, rank: int) -> str:
         return self.doing.get(rank) or STARTING
-
-
-__all__ = ["Ended", "is_lost"]

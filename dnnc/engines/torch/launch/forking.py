@@ -160,7 +160,5 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-__all__ = ["Rank", "can_fork", "forked"]
-
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

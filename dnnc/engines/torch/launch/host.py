@@ -223,6 +223,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
-
-
-__all__ = ["CHECKPOINTS", "ERRORS", "FILES_LINK", "OUT", "TrainingHost"]

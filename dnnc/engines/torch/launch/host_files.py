@@ -124,6 +124,3 @@ def data_source(source: str, data: Mapping[str, str], entries: Mapping[str, Open
     if source.startswith(MICROBATCHES):
         return f"{MICROBATCHES}{folder}"
     return str(folder / next(iter(data))) if source.endswith((".npz", ".npy")) else str(folder)
-
-
-__all__ = ["HostFiles", "data_source", "host_files", "received_files", "sample_files"]

@@ -395,6 +395,3 @@ def _error(there: _There, answer: Mapping[str, Any]) -> DnncError:
                 diagnostic = replace(diagnostic, **{name: text.replace(*there.data)})
         diagnostics.append(diagnostic)
     return _KINDS.get(str(answer.get("kind")), RuntimeFailure)(diagnostics)
-
-
-__all__ = ["HostsOfTraining"]

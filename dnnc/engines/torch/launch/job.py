@@ -136,6 +136,3 @@ def _once_all_started(store: Any, world: int, limit: timedelta) -> Any:
         store.set("dnnc/all", "begun")
     store.wait(["dnnc/all"], limit)
     return dist.PrefixStore("dnnc", store)  # type: ignore[attr-defined]
-
-
-__all__ = ["UNFINISHED", "Job", "by_hand", "join_by_hand"]

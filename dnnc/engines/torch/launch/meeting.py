@@ -408,6 +408,3 @@ def _proof_of(secret: bytes, who: bytes, transcript: bytes) -> str:
 
 def _is_proof(secret: bytes, who: bytes, transcript: bytes, proof: object) -> bool:
     return hmac.compare_digest(_proof_of(secret, who, transcript).encode(), str(proof).encode(errors="replace"))
-
-
-__all__ = ["SECRET", "Meeting", "meet_hosts", "read_secret"]

@@ -92,6 +92,3 @@ def _needs(build: TrainingBuild, of: Mapping[str, str]) -> dict[str, HostNeeds]:
     for device in build.devices:
         cores[of[device]] = cores.get(of[device], 0) + topology.type(topology.device(device).type).cores
     return {host: HostNeeds(host, count, address=addresses.get(host, "")) for host, count in cores.items()}
-
-
-__all__ = ["MODULE", "TrainAgent", "training_hosts"]

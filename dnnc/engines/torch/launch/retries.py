@@ -130,6 +130,3 @@ def _checkpoints(folder: Path | None) -> dict[int, tuple[Path, Stamp]]:
             with suppress(OSError), (path / INDEX).open("rb") as file:
                 found[int(name[1])] = path, Stamp.of(file.fileno())
     return found
-
-
-__all__ = ["launched_on", "train_with_retries"]

@@ -198,6 +198,3 @@ def forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
             rest = rest[-_TAIL_BYTES:]
             texts = [line[-_TAIL_BYTES:].decode(errors="replace").rstrip() for line in lines]
             last_lines.extend(text for text in texts if text and not _NOISE.match(text))
-
-
-__all__ = ["HEAP", "Ranks", "forward", "rank_environment", "started"]

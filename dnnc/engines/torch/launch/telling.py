@@ -133,6 +133,3 @@ class Listening:
             last = max(steps) + 1 + math.ceil(_NOTICE / max(pace, 1e-3))
             os.pwrite(self.marks, last.to_bytes(8, "little"), _LAST)
         return bool(steps)
-
-
-__all__ = ["DONE", "STARTING", "Listening", "Progressed", "Telling"]

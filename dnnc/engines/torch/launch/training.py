@@ -383,6 +383,3 @@ def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> b
         elif time.monotonic() - changed > limit:
             return True
     return False
-
-
-__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "doubts", "require_evaluable", "require_torch", "train"]

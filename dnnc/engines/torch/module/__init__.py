@@ -2,7 +2,7 @@
 
 - ``from_module``: ``from_torch``, and which part of a module an error is about;
 - ``optimizers``: an optimizer of PyTorch as options of a plan;
-- ``exporting``, ``rewriting``: a module becomes a model in memory;
+- ``exporting``, ``rewriting``, ``simpler``: a module becomes a model in memory;
 - ``agreement``, ``closeness``: compare module and model, results and gradients;
 - ``randomness``: finds draws that PyTorch does not see;
 - ``places``: the module, operator and line of the source that a message names.
@@ -25,10 +25,10 @@ from pathlib import Path
 
 import torch
 
-from dnnc.engines.torch.module.exporting import COUNTED, RUNNING, is_fixed
+from dnnc.engines.torch.module.exporting import RUNNING, is_fixed
 from dnnc.engines.torch.module.faults import NoAverages, NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
-from ir.ops.optimizers import EMA_STATE, is_state
+from ir.ops.optimizers import COUNTED, EMA_STATE, is_state
 
 _EMA = f".{EMA_STATE}"
 _OTHER = "is it of another module?"
@@ -41,8 +41,8 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path, *, ema: bool = F
     What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Of these,
     returns the names of those that PyTorch would have changed: the parameters that require a gradient; all buffers that are
     called ``running_mean`` or ``running_var``, whether a batch normalisation reads them or not; and ``num_batches_tracked`` of
-    the batch normalisations whose averages moved, since a checkpoint does not count microbatches. Running averages are those of
-    PyTorch, which averages the unbiased variance.
+    the batch normalisations whose averages moved, where a checkpoint of an earlier version does not count microbatches (from 0,
+    where training began). Running averages are those of PyTorch, which averages the unbiased variance.
 
     Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, where the
     checkpoint has no averages that are asked for, and where the file is no checkpoint or is damaged."""

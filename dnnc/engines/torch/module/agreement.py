@@ -460,6 +460,3 @@ def _differences(found: Trained, wanted: Trained, names: Mapping[str, Sequence[s
         one, other = found.averages.get(name), wanted.averages.get(name)
         worst[f"the average '{name[1:]}'"] = float("inf") if one is None or other is None else distance(one, other)
     return worst
-
-
-__all__ = ["CANNOT_TRAIN", "IN_INFERENCE", "Case", "Difference", "case_of", "disagreement"]

@@ -52,6 +52,3 @@ def shaken(module: torch.nn.Module, seed: int, units: float = 1.0) -> Iterator[N
         with torch.no_grad():
             for value, before in held:
                 value.copy_(before)
-
-
-__all__ = ["CLOSE", "counts", "distance", "largest", "shaken"]

@@ -35,11 +35,11 @@ from dnnc.engines.torch.module.rewriting import DRAWN, NOISE, Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.names import unique
+from ir.ops.optimizers import COUNTED
 from passes.training import FROM_TORCH
 
 _NOISY = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 RUNNING = ("running_mean", "running_var")
-COUNTED = "num_batches_tracked"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 FROZEN = "frozen"
 _REPORT = "torch.onnx.export(module, inputs, dynamo=True) shows the whole report"
@@ -97,7 +97,14 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)  # torch logs each strategy that it tries, and packages that are not installed
         try:
-            with contextlib.redirect_stderr(io.StringIO()), guarded(), _no_cumulative(module), _kept_tables(), rewriting:
+            with (
+                contextlib.redirect_stderr(io.StringIO()),
+                guarded(),
+                _no_cumulative(module),
+                _kept_tables(),
+                _unverified(),
+                rewriting,
+            ):
                 return torch.onnx.export(
                     module, args, kwargs=kwargs, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
                 )
@@ -137,6 +144,23 @@ def _kept_tables() -> Iterator[None]:
         yield
     finally:
         ONNXRegistry.from_torchlib = own  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _unverified() -> Iterator[None]:
+    """Inside, torch does not branch on elements by itself: ``nn.Transformer``, which compares masks with a causal one to choose
+    a faster kernel, goes by the argument ``is_causal`` alone, and ``torch.distributions`` do not verify their arguments."""
+    from torch.distributions import Distribution
+    from torch.nn.modules import transformer
+
+    own, verifies = transformer._detect_is_causal_mask, Distribution._validate_args
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = own
+        Distribution.set_default_validate_args(verifies)
 
 
 def _cure(error: Exception) -> str:
@@ -322,4 +346,4 @@ def _quiet(model: onnx_ir.Model) -> None:
             node.resize_inputs(2)
 
 
-__all__ = ["COUNTED", "RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]
+__all__ = ["RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]

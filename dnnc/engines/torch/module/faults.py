@@ -90,6 +90,16 @@ class ChangesRows(Fault, code="E1511"):
     hint = "leave max_norm out, or scale the table once before the export"
 
 
+class FormRefused(Fault, code="E1518"):
+    """A form of a layer or a loss that operators of ONNX do not have."""
+
+    message = "{form} cannot be exported: {reason}"
+    hint = "{advice}"
+    form: str
+    reason: str
+    advice: str
+
+
 class WeightUnknown(Fault, code="E1512"):
     """The weights are of another module: one of them has no parameter of its name."""
 

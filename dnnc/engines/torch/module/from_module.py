@@ -6,6 +6,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
 from dnnc.onnx.importer.model_file import save_model
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
 _TRIED = 24
 """To find the part that is exported otherwise, at most so many parts of a module are compared alone."""
@@ -68,7 +69,10 @@ def from_torch(
                 compared = Path(folder, target.name if quiet is made.model else f"quiet.{target.name}")
                 if quiet is not made.model:
                     save_model(quiet, compared)
-                told = disagreement(case_of(module, made, args, kwargs), compared)
+                try:
+                    told = disagreement(case_of(module, made, args, kwargs), compared)
+                except DnncError as error:  # of the importer, for a file that will not be there
+                    raise _of_module(error, compared, module) from error
                 if told != AGREES:
                     raise _refusal(module, args, kwargs, told)
                 for name in files:
@@ -76,6 +80,12 @@ def from_torch(
         except OSError as error:
             raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(target)) from error
     return target
+
+
+def _of_module(error: DnncError, file: Path, module: torch.nn.Module) -> DnncError:
+    """``error`` with the module in place of the file that its model was written to."""
+    name = described(module, "")
+    return type(error)([replace(one, where=one.where.replace(str(file), name)) for one in error.diagnostics])
 
 
 def _in_order(module: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,6 +136,3 @@ def _escaped(name: str) -> Iterator[str]:
 
 def _refused(reason: str, hint: str) -> UsageError:
     return UsageError(OptimizerRefused(reason, hint), where="optimizer")
-
-
-__all__ = ["optimizer_options"]

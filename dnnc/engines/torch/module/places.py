@@ -124,6 +124,3 @@ def custom_functions(results: Iterable[torch.Tensor]) -> list[str]:
             line = inspect.getsourcelines(kind)[1]
             found[f"autograd.Function '{kind.__name__}', {Path(inspect.getfile(kind)).name}:{line}"] = None
     return list(found)
-
-
-__all__ = ["causes", "custom_functions", "described", "first_line", "is_persons", "of_error", "of_frame", "of_node", "operator"]

@@ -101,6 +101,3 @@ class _Places:
         else:
             self.at = of_frame(frame if event != "return" else frame.f_back, self.root)
         return self.reached
-
-
-__all__ = ["refuse_draws", "restored"]

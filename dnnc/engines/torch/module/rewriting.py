@@ -18,8 +18,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from dnnc.engines.torch.module.faults import ChangesRows, DropsGroups
+from dnnc.engines.torch.module.faults import DropsGroups, FormRefused
 from dnnc.engines.torch.module.places import is_persons
+from dnnc.engines.torch.module.simpler import SIMPLER, bagged, smoothed, takes_bags
 from ir.core.diagnostics import InvalidInput
 
 _ELEMENTS = ("dropout", "dropout_")
@@ -40,8 +41,8 @@ _AT = 4
 
 class Rewriting(TorchFunctionMode):
     """``dropout``: keep dropouts; without it all drop nothing, also those inside attention and recurrent layers. ``exporting``:
-    write label smoothing and bags of embeddings in simpler operators, detach ``Tensor.data`` and what is computed under
-    ``no_grad``, and make no dropout in place. Without it all noise is ``DRAWN``."""
+    write label smoothing, shares of classes, bags of embeddings, distances and cumulative products in simpler operators, detach
+    ``Tensor.data`` and what is computed under ``no_grad``, and make no dropout in place. Without it all noise is ``DRAWN``."""
 
     def __init__(self, *, dropout: bool, exporting: bool) -> None:
         super().__init__()
@@ -76,13 +77,24 @@ class Rewriting(TorchFunctionMode):
         if self.exporting and func is functional.cross_entropy:
             given = inspect.signature(func).bind(*args, **kwargs)
             given.apply_defaults()
-            if given.arguments["label_smoothing"]:
-                return _smoothed(**given.arguments)
+            if given.arguments["label_smoothing"] or given.arguments["target"].is_floating_point():
+                return smoothed(**given.arguments)
         if self.exporting and func is functional.embedding_bag:
             given = inspect.signature(func).bind(*args, **kwargs)
             given.apply_defaults()
-            if _takes(**given.arguments):
-                return _bagged(**given.arguments)
+            if takes_bags(**given.arguments):
+                return bagged(**given.arguments)
+        if self.exporting and name == "_pack_padded_sequence":
+            raise InvalidInput(
+                FormRefused(
+                    "a packed sequence", "its size depends on the lengths", "run the layer on padded sequences, and mask"
+                )
+            )
+        if self.exporting and name == "lstm" and args[1][0].shape[-1] != args[1][1].shape[-1]:
+            reason, advice = "no operator of ONNX has projected states", "leave proj_size out, with a Linear behind the layer"
+            raise InvalidInput(FormRefused("an LSTM with proj_size", reason, advice))
+        if self.exporting and name in SIMPLER:
+            return SIMPLER[name](*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -154,77 +166,6 @@ def _with(
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-def _smoothed(
-    input: torch.Tensor,  # as torch calls its arguments
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    **_: Any,
-) -> torch.Tensor:
-    """``cross_entropy`` with label smoothing s: (1 - s) times the loss of the labels plus s times the mean over all classes."""
-    along = min(1, input.dim() - 1)
-    classes = input.shape[along]
-    logs = functional.log_softmax(input, along)
-    shape = [classes if dim == along else 1 for dim in range(input.dim())]
-    weighed = logs if weight is None else logs * weight.reshape(shape)
-    if target.is_floating_point():
-        losses = -(weighed * (target * (1 - label_smoothing) + label_smoothing / classes)).sum(along)
-        return {"mean": losses.mean(), "sum": losses.sum(), "none": losses}[reduction]
-    counted = (target != ignore_index).to(logs.dtype)
-    likely = functional.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction)
-    even = -weighed.sum(along) * counted
-    if reduction != "none":
-        even = even.sum()
-    if reduction == "mean":
-        each = counted if weight is None else counted * weight[torch.where(target == ignore_index, 0, target)]
-        even = even / each.sum()
-    return likely * (1 - label_smoothing) + even * (label_smoothing / classes)
-
-
-def _takes(
-    input: torch.Tensor, offsets: torch.Tensor | None, mode: str, per_sample_weights: torch.Tensor | None, **_: Any
-) -> bool:
-    """Whether ``embedding_bag`` takes these arguments, as far as their shapes tell; if not, its own error says why."""
-    if per_sample_weights is not None and (mode != "sum" or per_sample_weights.shape != input.shape):
-        return False
-    bags = input.dim() == 2 if offsets is None else input.dim() == offsets.dim() == 1
-    return bags and mode in ("sum", "mean", "max")
-
-
-def _bagged(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    offsets: torch.Tensor | None,
-    max_norm: float | None,
-    mode: str,
-    per_sample_weights: torch.Tensor | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
-    **_: Any,
-) -> torch.Tensor:
-    """``embedding_bag``, whose export has sizes that depend on values: sum, mean or maximum of each bag's rows but the padding,
-    and 0 for a bag without any. Raises InvalidInput for ``max_norm``."""
-    if max_norm is not None:
-        raise InvalidInput(ChangesRows())
-    rows = functional.embedding(input, weight, padding_idx)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
-    counted = torch.ones_like(input) if padding_idx is None else (input != padding_idx % weight.shape[0]).to(input.dtype)
-    if offsets is not None:
-        bags = offsets.shape[0] - include_last_offset
-        places = torch.arange(input.shape[0], device=input.device)
-        bag = (places.unsqueeze(1) >= offsets).sum(1) - 1
-        counted = counted * (torch.arange(bags, device=input.device).unsqueeze(1) == bag).to(input.dtype)
-    present = counted.to(rows.dtype)  # [bags, places]; rows are [places, width] with offsets, [bags, places, width] without
-    if mode == "max":
-        low = torch.where(counted.unsqueeze(-1) != 0, rows, torch.finfo(rows.dtype).min)
-        return torch.where(counted.sum(1, keepdim=True) != 0, low.amax(1), 0.0)
-    total = present @ rows if offsets is not None else (rows * present.unsqueeze(-1)).sum(1)
-    return total if mode == "sum" else total / present.sum(1, keepdim=True).clamp(min=1)
 
 
 __all__ = ["DRAWN", "NOISE", "Rewriting", "guarded"]

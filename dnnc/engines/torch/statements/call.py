@@ -158,6 +158,3 @@ def decimal(value: float) -> float:
 def listed(numbers: Sequence[int]) -> str:
     """A tuple of integers as Python text."""
     return repr(tuple(int(number) for number in numbers))
-
-
-__all__ = ["DTYPES", "NEWEST", "Call", "Emitter", "decimal", "listed", "number_text"]

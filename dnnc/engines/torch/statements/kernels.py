@@ -225,5 +225,3 @@ HELPERS: dict[str, tuple[str, ...]] = {
     "onnx.MaxPool": ("max_pool_indices",),
 }
 """Full name of an op -> the functions of ``helpers`` that its statement calls."""
-
-__all__ = ["EMITTERS", "HELPERS"]

@@ -350,5 +350,3 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.Unsqueeze": _reshape,
 }
 """Full name of an op -> its emitter."""
-
-__all__ = ["EMITTERS"]

@@ -228,5 +228,3 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.ScaledSiLU": _swish("alpha", 1.0),
 }
 """Full name of an op -> its emitter."""
-
-__all__ = ["EMITTERS"]

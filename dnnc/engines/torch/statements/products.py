@@ -336,13 +336,3 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.FusedMatMul": _fused_matmul,
 }
 """Full name of an op -> its emitter."""
-
-__all__ = [
-    "EMITTERS",
-    "block_windows",
-    "conv_windows",
-    "counted_fraction",
-    "grid_words",
-    "is_plain_resize",
-    "pool_windows",
-]

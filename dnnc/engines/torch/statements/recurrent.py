@@ -75,12 +75,12 @@ EMITTERS: dict[str, Emitter] = {
 """Full name of an op -> its emitter."""
 
 HELPERS: dict[str, tuple[str, ...]] = {
-    **{f"onnx.{name}": ("recurrent",) for name in _ACTIVATIONS},
+    **{f"onnx.{name}": ("in_torch_order", "recurrent") for name in _ACTIVATIONS},
     **{
         f"grad.{name}": ("in_time", "recurrent_backward", "lstm_backward", "gru_backward", "rnn_backward")
         for name in _ACTIVATIONS
     },
-    GRADIENTS: ("in_time", "lstm_gradients"),
+    GRADIENTS: ("in_torch_order", "in_time", "lstm_gradients"),
 }
 """Full name of an op -> the functions of ``recurrent_helpers`` that its statement calls."""
 

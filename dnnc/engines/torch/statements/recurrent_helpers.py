@@ -12,6 +12,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
+def in_torch_order(kind: str, part: Tensor, *, back: bool = False) -> Tensor:
+    """The gates of a weight, a bias or a gradient, along its first dimension, in torch's order, or ``back`` in ONNX's: of an
+    LSTM input, forget, cell, output (ONNX: input, output, forget, cell), of a GRU reset, update, new (ONNX: update, reset,
+    new). ``kind`` as of ``recurrent``."""
+    order = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}.get(kind, ())
+    gates = part.chunk(max(1, len(order)))
+    return torch.cat([gates[order.index(i) if back else order[i]] for i in range(len(order))]) if order else part
+
+
 def recurrent(
     kind: str,
     x: Tensor,
@@ -23,22 +32,16 @@ def recurrent(
     backward: tuple[bool, ...],
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``kind`` is the name of torch's function: ``lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. Returns all states, the last
-    state h and, of an LSTM, the last c.
-
-    torch has the gates in another order: an LSTM's are input, forget, cell, output (ONNX: input, output, forget, cell), a GRU's
-    reset, update, new (ONNX: update, reset, new)."""
+    state h and, of an LSTM, the last c."""
     steps, batch, hidden = x.shape[0], x.shape[1], r.shape[2]
     if any(state is not None and state.shape[1] != batch for state in (h, c)):
         raise ValueError("initial states of another number of samples")  # torch ends the process
-    order = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2)}.get(kind, (0,))
     both = backward == (False, True)
     turned = len(backward) == 1 and backward[0]
     parameters = []
     for d in range(len(backward)):
         biases = bias[d].chunk(2) if bias is not None else ()
-        for part in (w[d], r[d], *biases):
-            gates = part.chunk(len(order))
-            parameters.append(torch.cat([gates[i] for i in order]) if len(order) > 1 else part)
+        parameters += [in_torch_order(kind, part) for part in (w[d], r[d], *biases)]
     start = x.new_zeros(len(backward), batch, hidden) if h is None else h
     given = (start, torch.zeros_like(start) if c is None else c) if kind == "lstm" else start
     x = x.flip(0) if turned else x
@@ -159,7 +162,7 @@ def lstm_gradients(
     gated = {"w": w[0], "r": r[0]}
     if bias is not None:
         gated["bias_x"], gated["bias_h"] = bias[0].chunk(2)
-    gated = {name: torch.cat([part.chunk(4)[i] for i in (0, 2, 3, 1)]) for name, part in gated.items()}  # torch's order
+    gated = {name: in_torch_order("lstm", part) for name, part in gated.items()}
     values = {"x": in_time(x, backward[0]), **gated, "h": start if h is None else h, "c": start if c is None else c}
     names = ("x", "w", "r", "bias_x", "h", "c")
     learned = [name for name, want in zip(names, wanted, strict=True) if want]
@@ -176,7 +179,7 @@ def lstm_gradients(
         gradients = torch.autograd.grad(sums, [leaves[name] for name in learned])  # given gradients, it imports SymPy: 33 MB
     found = dict(zip(learned, gradients, strict=True))
     for name in gated.keys() & found.keys():
-        found[name] = torch.cat([found[name].chunk(4)[i] for i in (0, 3, 1, 2)])
+        found[name] = in_torch_order("lstm", found[name], back=True)
     if "x" in found:
         found["x"] = in_time(found["x"], backward[0])
     if "bias_x" in found:

@@ -251,5 +251,3 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(False),
 }
 """Full name of an op -> its emitter."""
-
-__all__ = ["EMITTERS"]

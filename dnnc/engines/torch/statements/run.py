@@ -72,6 +72,3 @@ def defined(source: str) -> dict[str, Any]:
     scope: dict[str, Any] = {}
     exec(source, scope)  # safe: value names are made identifiers, attributes are numbers, checked words or reprs
     return scope
-
-
-__all__ = ["compiled", "defined", "function_source", "run_function"]

@@ -177,5 +177,3 @@ EMITTERS: dict[str, Emitter] = {
     **{f"grad.{name}": _optimizer for name in STATE},
 }
 """Full name of an op -> its emitter."""
-
-__all__ = ["EMITTERS"]

@@ -68,6 +68,3 @@ def windows(call: Call, kernel: tuple[int, ...], lengths: tuple[int, ...], outpu
         max(0, span - (length + low + high)) for span, length, low, high in zip(spans, lengths, before, after, strict=True)
     )
     return Windows(kernel, strides, dilations, before, after, extra)
-
-
-__all__ = ["Windows", "windows"]

@@ -79,6 +79,3 @@ def _entries(folder: Path | None) -> list[dict[str, Any]]:
 
 def _is_loss(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-__all__ = ["BEST", "EVALUATIONS", "Best"]

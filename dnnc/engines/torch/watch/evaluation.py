@@ -147,6 +147,3 @@ def require_same(told: str, ranks: int, source: str) -> None:
     dist.all_gather(others, own)
     if any(not torch.equal(own, other) for other in others):
         raise InvalidInput(RanksEvaluateOtherSamples(source), where=source)
-
-
-__all__ = ["Evaluation", "Metrics"]

@@ -144,6 +144,3 @@ def in_inference(forward: Iterable[Op]) -> list[Op]:
 def _with(op: Op, **changed: Any) -> Any:
     names = {name for name, _ in attributes(**changed)}
     return tuple(sorted([*(one for one in op.attributes if one[0] not in names), *attributes(**changed)]))
-
-
-__all__ = ["ForwardStep", "in_inference"]

@@ -135,6 +135,3 @@ def _events(folder: Path, begin: int) -> Iterator[Callable[[Row], None]]:
         yield write
     finally:
         writer.close()
-
-
-__all__ = ["COLUMNS", "KINDS", "opened_logs", "row_of"]

@@ -186,6 +186,3 @@ class Search:
             if self.found.get(name) in ("NaN", "infinity") and not any(self.found.get(one) for one in op.operands if one):
                 return op, name
         return None
-
-
-__all__ = ["Search", "is_finite", "looks_finite", "word"]

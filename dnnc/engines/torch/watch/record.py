@@ -274,6 +274,3 @@ def _gathered(items: list[Any], rank: int, world: int) -> list[Any]:
         dist.recv(text, other, tag=_TAG)
         gathered.append(json.loads(text.numpy().tobytes()))
     return gathered
-
-
-__all__ = ["LOSSES", "Curve", "Losses", "write_trace"]

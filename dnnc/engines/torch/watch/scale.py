@@ -83,6 +83,3 @@ class Scale:
         before, self.before = self.before, self.decided
         if before is not None and self.before is not None and before[0] < LEAST_SCALE and self.before[1] > before[1]:
             raise InvalidInput(GradientsNotFinite(f"{before[0]:g}"), where=f"step {number + 1}")
-
-
-__all__ = ["LEAST_SCALE", "Scale"]

@@ -75,6 +75,3 @@ class Watching:
         if len(self.step.devices) > 1:
             dist.broadcast(told, 0)
         return bool(int(told) & _BETTER), bool(int(told) & _STOPS)
-
-
-__all__ = ["Watching"]

@@ -99,6 +99,3 @@ def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
         return from_array(np.array(array, order="C"))  # np.ascontiguousarray would give scalars a dimension
 
     write_tensors(path, parts, read, Position())
-
-
-__all__ = ["write_training_build"]

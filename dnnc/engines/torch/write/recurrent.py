@@ -98,6 +98,3 @@ def _joined(kernel: Op, parts: dict[int, Value]) -> Op:
     states = [*kernel.results[3:5], *([nothing] * (5 - max(3, len(kernel.results))))]
     results = (*(parts.get(place, nothing) for place in range(4)), *states)
     return replace(kernel, name=GRADIENTS, operands=kernel.operands[:9], results=results)
-
-
-__all__ = ["with_whole_gradients"]

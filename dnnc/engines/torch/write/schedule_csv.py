@@ -31,6 +31,3 @@ def schedule_csv(schedule: Schedule, flow: Flow) -> str:
         if device not in flow.leads
     ]
     return "\n".join(lines) + "\n"
-
-
-__all__ = ["schedule_csv"]

@@ -321,6 +321,3 @@ def _computed(ops: Iterable[Op]) -> list[str]:
 
 def _read(ops: Iterable[Op]) -> dict[str, None]:
     return dict.fromkeys(name for op in ops for name in op.operands if name)
-
-
-__all__ = ["UPDATES", "functions_of", "program_source", "title_of", "variables_of"]

@@ -126,6 +126,3 @@ def refuse_defaults(model: ModelProto, where: str, sink: DiagnosticSink) -> None
         stated = type_of(value.type)
         if value.name in defaults and contradicts(stated, types[value.name]):
             sink.error(DefaultOfAnotherType(value.name, str(stated), str(types[value.name])), where=where)
-
-
-__all__ = ["Claims", "claims_of", "refuse_defaults", "state"]

@@ -116,6 +116,3 @@ def _opened(graph: GraphProto, assumed: list[list[Type | None]]) -> list[list[Ty
                 carried.append(join(held, join(entering, handed_on[index] if index < len(handed_on) else UNKNOWN)))
         opened.append(carried)
     return opened
-
-
-__all__ = ["body_of", "carried_inputs", "in_first_iterations", "is_loop", "with_carried_types"]

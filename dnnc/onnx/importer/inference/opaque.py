@@ -131,6 +131,3 @@ def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
         return False
     inner = (other for _, graph in subgraphs(node) for each in graphs(graph) for other in each.node)
     return definition.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
-
-
-__all__ = ["opaque_values", "open_values"]

@@ -103,6 +103,3 @@ class Inference:
 def _first_line(said: str) -> str:
     text = next((line for line in map(str.strip, said.splitlines()) if line), "no reason is given")
     return plain_words(text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", ""))
-
-
-__all__ = ["Inference", "InferenceFailed"]

@@ -197,6 +197,3 @@ def _annotate(target: GraphProto, source: GraphProto) -> None:
             bodies[name].type.CopyFrom(type_proto(type_))
         elif name not in declared:
             target.value_info.add(name=name, type=type_proto(type_))
-
-
-__all__ = ["infer_shapes"]

@@ -106,6 +106,3 @@ def _formals(op_type: str, version: int, domain: str) -> tuple[tuple[str, frozen
     return tuple(
         (one.type_str, constraints.get(one.type_str, frozenset((one.type_str,))), one.is_homogeneous) for one in schema.inputs
     )
-
-
-__all__ = ["check_types"]

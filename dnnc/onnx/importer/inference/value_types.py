@@ -126,16 +126,3 @@ def without_shape(type_: Type) -> Type:
         case OptionalType():
             return OptionalType(without_shape(type_.element))
     return type_
-
-
-__all__ = [
-    "better",
-    "contradicts",
-    "graph_types",
-    "has_rank",
-    "is_complete",
-    "is_static",
-    "join",
-    "with_names",
-    "without_shape",
-]

@@ -21,8 +21,7 @@ from ir.core.types import Replicate, TensorType, Type, type_bytes
 from passes.costs.memory.footprint import Footprint
 from passes.costs.memory.liveness import live_bytes
 from passes.graph.graph import reads
-from passes.meshes.layouts import Placements, fullest, part
-from passes.meshes.reshard import Ways
+from passes.meshes.layouts import Placements, Ways, fullest, part
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.graph import Integers, distinct_rows
 

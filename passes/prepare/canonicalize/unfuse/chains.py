@@ -306,6 +306,3 @@ def _shape(type_: Type) -> tuple[Dim, ...] | None:
     """The shape; None where a dimension is not known."""
     shape = type_.shape if isinstance(type_, TensorType) else None
     return None if shape is None or None in shape else shape
-
-
-__all__ = ["Chain", "Ints", "Part", "Surroundings", "chain_from"]

@@ -55,6 +55,3 @@ def _shares(op: Op) -> tuple[TensorType, tuple[int, int, int]] | None:
         return None
     width = hidden // heads
     return type_, (hidden, shared * width, shared * width)
-
-
-__all__ = ["packed_attentions", "with_splits"]

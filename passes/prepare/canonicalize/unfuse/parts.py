@@ -47,6 +47,3 @@ def _rows(shape: Sequence[int], start: Sequence[int], length: Sequence[int]) -> 
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     outer = itertools.product(*(range(first, first + count) for first, count in zip(start[:-1], length[:-1], strict=True)))
     return [(sum(at * stride for at, stride in zip(place, strides, strict=False)) + start[-1], length[-1]) for place in outer]
-
-
-__all__ = ["part_data"]

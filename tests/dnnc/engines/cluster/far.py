@@ -25,6 +25,3 @@ def on_hosts(
     addresses = dict.fromkeys(hosts.values(), HERE)
     settings = Hosts(hosts, addresses, HERE, cache=str(cache), wait=wait)
     return FarProcesses(build, options or RunOptions(), settings, agents or LocalAgents())
-
-
-__all__ = ["on_hosts"]

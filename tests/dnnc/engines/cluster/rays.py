@@ -152,6 +152,3 @@ def _is_raylet(process: int) -> bool:
 def _kill(process: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
-
-
-__all__ = ["RayCluster", "ray_cluster"]

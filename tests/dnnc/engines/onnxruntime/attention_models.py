@@ -140,6 +140,3 @@ def remembered(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
         states = dict(zip(states, kept, strict=True))
         found.append(y)
     return found
-
-
-__all__ = ["CONTEXT", "HEADS", "VOCABULARY", "WIDTH", "decoder", "greedy", "greedy_in_place", "recurrent", "remembered"]

@@ -51,6 +51,3 @@ def listened(commands: Sequence[Sequence[str]]) -> tuple[list[int], set[str]]:
             addresses |= listeners(process.pid)
         time.sleep(0.05)
     return [process.wait() for process in running], addresses
-
-
-__all__ = ["listened", "listeners"]

@@ -184,5 +184,3 @@ KINDS: tuple[Callable[[Path, Random], None], ...] = (
     trace,
     program,
 )
-
-__all__ = ["KINDS"]

@@ -169,6 +169,3 @@ def browser() -> Iterator[Page]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-__all__ = ["Page", "browser", "chromium"]

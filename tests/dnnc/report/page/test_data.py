@@ -167,7 +167,11 @@ def test_the_first_screen_answers(kind: str, question: str, expected: str) -> No
     ("bound", "status", "expected"),
     [
         (1.0, "optimal", "It is optimal"),
-        (0.5, "within-gap", "It is within gap of 100.0 %: no plan of the kinds that were searched takes less than"),
+        (
+            0.5,
+            "within-gap",
+            "It is at most 100.0 % above the best plan: no plan of the kinds that were searched takes less than",
+        ),
         (0.0, "within-gap", "No lower bound is known"),
     ],
 )
