@@ -16,6 +16,7 @@ from ir.core.types import type_bytes
 from passes.costs.exchange import GradientSum, Speed, hidden, rings
 from passes.costs.learning import (
     InFlight,
+    Learning,
     Passes,
     learning,
     learning_seconds,
@@ -233,6 +234,7 @@ def stage_memory(
     parts = parts_of(entry, own, cuts)
     if flight is not None:
         parts = [replace(part, replicas=replicas) for part, replicas in zip(parts, flight.replicas, strict=True)]
+    homes = _homes(entry, own, learned) if learned is not None else {}
     found = []
     for stage, of_passes in enumerate(stage_bytes(module, parts, flight.step if flight is not None else 0)):
         sizes = resource_bytes(module, groups[stage] if groups else 0)
@@ -245,12 +247,24 @@ def stage_memory(
         weights, workspace = sum(sizes[name] for name in names), of_passes.workspace(0)
         if learned is not None and flight is not None:
             weights = sum(learned.held(name, sizes[name]) for name in names)
+            weights -= sum(learned.state.get(name, 0) for name in names if homes.get(name, stage) != stage)
             workspace = of_passes.workspace(flight.microbatches[stage], flight.versions[stage])
             sent = (cut for cut in cuts if cut.source == stage and cut.tensor.name in learned.values)
             returned = sum(buffer_bytes(comm, cut.target, stage, cut.nbytes or 0, returns=True) for cut in sent)
             buffers, least = buffers + returned, least + returned
         found.append(Footprint(weights, workspace, buffers, buffers - least))
     return tuple(found)
+
+
+def _homes(entry: Func, own: Sequence[Sequence[int]], learned: Learning) -> dict[str, int]:
+    """The first stage that makes a gradient of each weight: it updates the weight, and alone holds the optimizer's state."""
+    homes = dict[str, int]()
+    for stage, positions in enumerate(own):
+        for op in (entry.ops[i] for i in positions):
+            if any(value.name in learned.values for value in op.results):
+                for name in reads(op):
+                    homes.setdefault(name, stage)
+    return homes
 
 
 def fixed_devices(plan: Plan, topology: Topology, count: int) -> Placement:

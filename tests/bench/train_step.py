@@ -234,6 +234,10 @@ def main() -> None:
     parser.add_argument("--clock", action="store_true", help="of a child: seconds on the clock")
     options = parser.parse_args()
     if options.whole:
+        from tests.bench.training_models import MODELS as TRAINED
+
+        if unknown := [name for name in options.models if name not in TRAINED]:
+            parser.error(f"--whole has no model {', '.join(unknown)}; it has {', '.join(TRAINED)}")
         whole(options.models or WHOLE, options.steps, options.rounds or 3)
     options.models, options.rounds = options.models or list(MODELS), options.rounds or 9
     if options.child:

@@ -5,8 +5,9 @@ training step a value of F or I that a later phase of the same stage reads is *s
 pass that makes or receives it until the end of the last that reads it. What an op makes that only changes a shape is the memory
 of its operand (``without_views``). Where the backward ops are not written out, that is what the facts of the forward ops say
 (``passes.costs.learning``), until the end of the backward pass, and gradients of what is alive are alive in its place. Where
-several microbatches add to one gradient, those of one microbatch are alive at the end of its backward pass, beside the sums
-(``waiting_bytes``).
+several microbatches add to one gradient, those of one microbatch are alive from where they are made until the end of its
+backward pass, beside the sums (``waiting_bytes``). A gradient of a single microbatch is its sum, which weights count: until it
+is made, others have its bytes.
 
 Of asynchronous rows a stage holds, beside the newest weights, older versions that a step under way works with
 (``ir/ops/rows.py``, rule 7).
@@ -15,9 +16,9 @@ Of asynchronous rows a stage holds, beside the newest weights, older versions th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 from ir.core.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_phase, phase_of, sync_of
 from ir.core.module import Func, Module
@@ -115,10 +116,9 @@ def stage_bytes(module: Module, stages: Sequence[StageOps], microbatches: int) -
             again = recomputes(module)
             found.append(replace(_by_facts(stage, learned, size, waiting, again=again), version=version))
         else:
-            waiting = _by_sums(stage.ops, size) if adds else 0
             held = replace(stage, ops=without_views(stage.ops)) if microbatches else stage
-            late = {op.operands[0] for op in held.ops if op.name == ACCUMULATE and not adds and stage.members == 1}
-            found.append(replace(_by_ops(held, size, waiting, late), version=version))
+            gradients = _gradients(held, size, adds=adds)
+            found.append(replace(_by_ops(held, size, gradients), version=version))
     return tuple(found)
 
 
@@ -148,19 +148,43 @@ def without_views(ops: Sequence[Op]) -> list[Op]:
     return found
 
 
-def _by_ops(stage: StageOps, size: Mapping[str, int], waiting: int, late: Collection[str]) -> StageBytes:
-    """Of inference, or a step whose backward ops are written out; ``waiting``: bytes of gradients behind its last phase;
-    ``late``: gradients that a backward pass makes and weights count."""
+@dataclass(frozen=True, slots=True)
+class _Gradients:
+    """Bytes of gradients of weights by the names of values, as passes of one microbatch make them: ``alone``, of no other
+    device, and ``together``, summed with other devices, wait for their sums (``waiting_bytes``); ``late`` are their sums."""
+
+    alone: Mapping[str, int] = field(default_factory=dict)
+    together: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
+
+    def beside(self, ops: Sequence[Op]) -> list[int]:
+        """Bytes of what waits while each of the ops of a pass runs, less those of sums that are not made yet. What a Transpose
+        makes is a view of its operand, which is alive meanwhile."""
+        beside, alone, together = [], list[int](), list[int]()
+        missing = sum(self.late.values())
+        behind = -missing
+        for op in ops:
+            before, names = behind, [value.name for value in op.results]
+            alone += [self.alone[name] for name in names if name in self.alone]
+            together += [self.together[name] for name in names if name in self.together]
+            missing -= sum(self.late.get(name, 0) for name in names)
+            if any(name in sizes for name in names for sizes in (self.alone, self.together, self.late)):
+                behind = int(waiting_bytes(alone, together)) - missing
+            beside.append(before if op.name == "onnx.Transpose" else behind)
+        return beside
+
+
+def _by_ops(stage: StageOps, size: Mapping[str, int], gradients: _Gradients) -> StageBytes:
+    """Of inference, or a step whose backward ops are written out."""
     saved, names = _saved(stage.args, stage.ops, size)
-    working = {phase: _alive(stage, (phase,), size, names) for phase in PHASES}
-    working[WEIGHT_GRADIENT] += waiting
-    return StageBytes(0, saved, working, _alive(stage, BEHIND[BACKWARD], size, names, late) + waiting)
+    working = {phase: _alive(stage, (phase,), size, names, gradients) for phase in PHASES}
+    return StageBytes(0, saved, working, _alive(stage, BEHIND[BACKWARD], size, names, gradients))
 
 
 def _by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int], waiting: int, *, again: bool) -> StageBytes:
     """Of a step whose backward ops are not written out; ``again``: the forward pass runs again for them, so that a stage keeps
     what it received alone."""
-    alive = _alive(stage, (FORWARD,), size, {})
+    alive = _alive(stage, (FORWARD,), size, {}, _Gradients())
     working = {phase: max(alive, waiting * (phase == WEIGHT_GRADIENT)) for phase in PHASES}
     kept = _saved_by_facts(stage, learned, size)
     if again:
@@ -171,8 +195,8 @@ def _by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int], waiti
 
 def _saved(
     args: Sequence[Value], ops: Sequence[Op], size: Mapping[str, int]
-) -> tuple[dict[tuple[str, str], int], dict[str, str]]:
-    """What is saved of a microbatch, by the phases that make and last read it, and the phase that makes each value of it."""
+) -> tuple[dict[tuple[str, str], int], dict[str, tuple[str, str]]]:
+    """What is saved of a microbatch, by the phases that make and last read it, and these phases of each value of it."""
     made = dict.fromkeys((value.name for value in args), FORWARD)
     last: dict[str, str] = {}
     for op in ops:
@@ -184,23 +208,27 @@ def _saved(
         if not (op.dialect == "comm" and op.operands and op.operands[0].startswith("@")):  # a part of a weight
             made.update((value.name, phase) for value in op.results)
     saved: dict[tuple[str, str], int] = defaultdict(int)
-    names = [name for name, phase in made.items() if last.get(name, phase) != phase]
-    for name in names:
-        saved[made[name], last[name]] += size[name]
-    return dict(saved), {name: made[name] for name in names}
+    names = {name: (phase, last[name]) for name, phase in made.items() if last.get(name, phase) != phase}
+    for name, phases in names.items():
+        saved[phases] += size[name]
+    return dict(saved), names
 
 
 def _alive(
-    stage: StageOps, phases: Sequence[str], size: Mapping[str, int], saved: Mapping[str, str], late: Collection[str] = ()
+    stage: StageOps,
+    phases: Sequence[str],
+    size: Mapping[str, int],
+    saved: Mapping[str, tuple[str, str]],
+    gradients: _Gradients,
 ) -> int:
-    """The most bytes alive at once in a pass of these phases, of values and of what kernels work in, without those ``saved`` by
-    other phases (or, of one phase, for others), what lies in buffers, and the gradients that the update reads (``_by_sums``).
-    ``late``: those of them that the pass itself makes; their bytes, which weights count, are free for others until then."""
+    """The most bytes alive at once in a pass of these phases, of values, of what kernels work in, and of gradients of weights,
+    without those ``saved`` by other phases (or, of one phase, for others), and what lies in buffers. What was saved and is read
+    for the last time is free for others behind its last reader, so the answer may be negative."""
     own = [op for op in stage.ops if phase_of(op.facets) in phases]
     if not own:
         return 0
     outside = {name for op in stage.ops if phase_of(op.facets) not in PHASES for name in reads(op)}
-    outside.update(name for name, made in saved.items() if len(phases) == 1 or made not in phases)
+    outside.update(name for name, (made, _) in saved.items() if len(phases) == 1 or made not in phases)
     outside.update(value.name for op in own if op.name == RECEIVED for value in op.results if value.name not in saved)
 
     def local(value: Value) -> Value:
@@ -208,21 +236,25 @@ def _alive(
 
     ops = tuple(replace(op, results=tuple(map(local, op.results)), facets=()) for op in own)
     live = live_bytes(Func("@phase", tuple(map(local, stage.args)), (), ops))
-    most, free = 0, sum(size[value.name] for op in own for value in op.results if value.name in late)
-    for alive, op in zip(live, own, strict=True):
-        free -= sum(size[value.name] for value in op.results if value.name in late)
-        most = max(most, alive + working_bytes(op, size) - free)
-    return most
+    last = {name: position for position, op in enumerate(own) for name in reads(op)}
+    free = [0] * (len(own) + 1)
+    for name, (made, read) in saved.items():
+        if made not in phases and read in phases and name in last:
+            free[last[name] + 1] += size[name]
+    each = zip(live, own, gradients.beside(own), accumulate(free), strict=False)
+    return max(alive + working_bytes(op, size) + beside - freed for alive, op, beside, freed in each)
 
 
-def _by_sums(ops: Sequence[Op], size: Mapping[str, int]) -> int:
-    """Bytes of gradients of one microbatch that wait to be added to those of others, by the ops of the update."""
-    types = {value.name: value.type for op in ops for value in op.results}
-    means = {op.results[0].name: op.operands[0] for op in ops if op.name == ACCUMULATE}
-    after = {op.operands[0]: op for op in ops if op.dialect == "comm" and op.operands and op.operands[0] in means}
-    together = {means[mean] for mean, op in after.items() if _keeps_sum(op, types[mean])}
-    waits = dict.fromkeys(means.values())
-    return int(waiting_bytes([size[n] for n in waits if n not in together], [size[n] for n in waits if n in together]))
+def _gradients(stage: StageOps, size: Mapping[str, int], *, adds: bool) -> _Gradients:
+    """Of a step whose backward ops are written out, by the ops of the update; ``adds``: several microbatches add to one
+    gradient."""
+    types = {value.name: value.type for op in stage.ops for value in op.results}
+    means = {op.results[0].name: op.operands[0] for op in stage.ops if op.name == ACCUMULATE}
+    after = {op.operands[0]: op for op in stage.ops if op.dialect == "comm" and op.operands and op.operands[0] in means}
+    together = {means[mean]: size[means[mean]] for mean, op in after.items() if _keeps_sum(op, types[mean])}
+    if not adds:
+        return _Gradients({}, together, {name: size[name] for name in means.values()}) if stage.members == 1 else _Gradients()
+    return _Gradients({name: size[name] for name in means.values() if name not in together}, together)
 
 
 def _by_reads(module: Module, stage: StageOps, trains: Mapping[str, int]) -> int:
