@@ -2,7 +2,7 @@
 
 - A stream that the shell closed (``>&-``) leads nowhere; a file that is opened later must not get its number.
 - The reader of a pipe may end at any time (``| head``): later output is dropped and the work goes on, because it may be writing
-  a build as well.
+  a build as well. What only writes there looks whether it is read (``is_unread``).
 - Standard output that cannot be written (a full disk) is a fault; standard error that cannot be written is ignored.
 - A character that the encoding does not have is written as its escape.
 """
@@ -45,21 +45,27 @@ def _stream(present: TextIO | None, number: int) -> TextIO:
     )
 
 
+def is_unread(stream: TextIO) -> bool:
+    """Whether the reader of a stream of this module has ended, as far as writes have shown."""
+    sink = getattr(getattr(stream, "buffer", None), "raw", None)
+    return isinstance(sink, _Sink) and sink.gone
+
+
 class _Sink(io.FileIO):
     """Writes to a descriptor until a write fails, and drops all later output."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)
-        self._gone = False
+        self.gone = False
 
     def write(self, data: Any, /) -> int:
-        if not self._gone:
+        if not self.gone:
             try:
                 return super().write(data)
             except BrokenPipeError:
-                self._gone = True
+                self.gone = True
             except OSError as error:
-                self._gone = True
+                self.gone = True
                 if self.fileno() == 1:
                     error.filename = OUTPUT
                     raise

@@ -19,6 +19,7 @@ from dnnc.cli.faults import (
     TokenizerUnreadable,
 )
 from dnnc.cli.options import shared as opt
+from dnnc.cli.streams import is_unread
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError, visible
 
 if TYPE_CHECKING:
@@ -178,22 +179,29 @@ def _states(path: Path | None, count: int) -> list[dict[str, Any]]:
 def _told(answer: Answer, words: Any, *, stream: bool) -> dict[str, Any]:
     """The answer as it is told: its ids, its text where there is a tokenizer, why it ended. ``stream``: printed as it comes."""
     tokens: list[int] = []
-    shown = ""
+    first = shown = 0  # the text of the tokens before ``shown`` is printed; before ``first`` they do not change what follows
     for token in answer:
         tokens.append(token)
-        if words is None:
-            piece = f"{',' if len(tokens) > 1 else ''}{token}"
-        else:
-            text = words.decode(tokens)
-            piece, shown = ("", shown) if text.endswith(_HALF) else (text[len(shown) :], text)
-        if stream and piece:
+        if not stream:
+            continue
+        piece = f"{',' if len(tokens) > 1 else ''}{token}" if words is None else _text(words, tokens[first:], shown - first)
+        if piece and not piece.endswith(_HALF):
+            first, shown = shown, len(tokens)
             sys.stdout.write(visible(piece, lines=True))
             sys.stdout.flush()
+            if is_unread(sys.stdout):
+                answer.close()
     if stream:
-        rest = words.decode(tokens)[len(shown) :] if words is not None else ""
+        rest = _text(words, tokens[first:], shown - first) if words is not None else ""
         sys.stdout.write(visible(rest, lines=True) + "\n")
     text = {"text": words.decode(tokens)} if words is not None else {}
     return {"ids": tokens, **text, "reason": answer.reason}
+
+
+def _text(words: Any, tokens: list[int], shown: int) -> str:
+    """The text by which that of all these tokens is longer than that of the first ``shown``."""
+    whole: str = words.decode(tokens)
+    return whole[len(words.decode(tokens[:shown])) :]
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -12,11 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import dnnc
 from dnnc.build.build import Build
 from dnnc.cli import main
+from dnnc.cli.commands.generate import _told
+from dnnc.cli.streams import _stream
+from dnnc.engines.onnxruntime.decoding.answers import Answer, Request
+from ir.core.diagnostics import visible
 from ir.text.units import bytes_text, count_text, seconds_text
 from tests.dnnc.engines.onnxruntime.processes import descendants, gone
 
@@ -135,6 +139,38 @@ def test_an_interrupted_answer_leaves_nothing(long_build: str, how: signal.Signa
         _, said = process.communicate(timeout=60)
         assert process.returncode == code
         assert b"Traceback" not in said
+
+
+@pytest.mark.slow
+def test_an_answer_that_nobody_reads_ends(long_build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of ``| head``, which ends when it has read enough: before the answer of thousands of tokens does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with dnnc.load(long_build).start() as session, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", _stream(sys.__stdout__, writer))
+        told = _told(session.generate([1, 2, 3]), None, stream=True)
+    os.close(writer)
+    assert told["reason"] == "closed"
+
+
+def test_text_that_comes_is_that_of_all_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """Characters of several tokens are printed once they are whole, and nothing is decoded again from the beginning."""
+    words = Tokenizer(models.BPE({char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    text = "Ünïcödé \u65e5\u672c\u8a9e, 1 2  3\n\U0001f600!" * 3
+    for ids in (words.encode(text).ids, words.encode(text).ids[:-3], [0x80, *words.encode(text).ids]):
+        told = _told(iter_answer(ids), words, stream=True)
+        assert capsys.readouterr().out == visible(words.decode(ids), lines=True) + "\n"
+        assert told["text"] == words.decode(ids)
+
+
+def iter_answer(ids: list[int]) -> Answer:
+    """An answer of these tokens that has ended."""
+    answer = Answer(Request((0,)), lambda _: None)
+    for token in ids:
+        answer.put(token)
+    answer.end("stop")
+    return answer
 
 
 @pytest.mark.slow
