@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from torch import nn
 from torch.nn import functional
 
 import dnnc
-from dnnc.cli import main
+from dnnc.check.proof import prove
+from tests.dnnc.engines.torch.modules import sequences, vision
+from tests.dnnc.engines.torch.modules.case import Whole, floats, tokens
 
-STEPS, MICROBATCHES, SAMPLES, RATE = 5, 2, 4, 0.05
-PLANS = {
-    "one device": ("-t", "preset:cpu-1", "--stages", "1", "--replicas", "1", "--mesh", "none"),
-    "two stages": ("-t", "preset:cpu-2", "--stages", "2", "--replicas", "1", "--mesh", "none"),
-    "mesh": ("-t", "preset:cpu-2", "--mesh", "2", "--strategy", "data"),
-    "replicas": ("-t", "preset:cpu-2", "--stages", "1", "--replicas", "2", "--mesh", "none"),
+STEPS, MICROBATCHES, RATE = 5, 2, 0.05
+ONE: dict[str, Any] = {"stages": 1, "replicas": 1, "mesh": "none"}
+PLANS: dict[str, dict[str, Any]] = {
+    "one device": {**ONE, "machines": "preset:cpu-1"},
+    "two stages": {**ONE, "machines": "preset:cpu-2", "stages": 2},
+    "mesh": {"machines": "preset:cpu-2", "mesh": "2", "strategy": "data"},
+    "replicas": {**ONE, "machines": "preset:cpu-2", "replicas": 2},
 }
 Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
@@ -43,6 +44,10 @@ class Case:
     """The input is of integers below this number, if it is not 0."""
     classes: bool = False
     """The loss is the cross entropy by the last dimension of the output, else the squared distance."""
+
+    def whole(self) -> Whole:
+        draw = tokens(self.tokens, *self.shape) if self.tokens else floats(*self.shape)
+        return Whole(lambda: Made(self), (draw,), "cross-entropy" if self.classes else "mse")
 
 
 class Made(nn.Module):
@@ -298,21 +303,25 @@ CASES: dict[str, Case] = {
 }
 
 
+WHOLE: dict[str, Whole] = {**vision.WHOLE, **sequences.WHOLE}
+MODULES: dict[str, Whole] = {**{name: case.whole() for name, case in CASES.items()}, **WHOLE}
+
+
 class Trial:
     """One module, its model, and what PyTorch makes of it in ``STEPS`` steps."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.case, self.folder = CASES[name], folder
+        self.case, self.folder = MODULES[name], folder
         torch.manual_seed(3)
-        self.module, self.trained = Made(self.case), Made(self.case)
+        self.module, self.trained = self.case.make(), self.case.make()
         self.trained.load_state_dict(self.module.state_dict())
-        count, size = STEPS * MICROBATCHES, (SAMPLES, *self.case.shape)
-        tokens = self.case.tokens
-        self.given = torch.randint(0, tokens, (count, *size)) if tokens else torch.randn(count, *size)
-        self.file = dnnc.from_torch(self.module, (self.given[0],), folder / "model.onnx")
+        self.before = {name: value.clone() for name, value in self.module.state_dict().items()}
+        self.given = [tuple(draw() for draw in self.case.inputs) for _ in range(STEPS * MICROBATCHES)]
+        self.file = dnnc.from_torch(self.module, self.given[0], folder / "model.onnx")
         with torch.no_grad():
-            shape = self.module(self.given[0]).shape
-        self.wanted = torch.randint(0, shape[-1], (count, *shape[:-1])) if self.case.classes else torch.randn(count, *shape)
+            shape = self.case.make()(*self.given[0]).shape
+        draws = {"mse": lambda: torch.randn(shape), "cross-entropy": lambda: torch.randint(0, shape[-1], shape[:-1])}
+        self.wanted = [draws[self.case.loss]() if self.case.loss in draws else None for _ in self.given]
         self.by_pytorch()
 
     def by_pytorch(self) -> None:
@@ -321,65 +330,48 @@ class Trial:
         for step in range(STEPS):
             optimizer.zero_grad()
             for number in range(step * MICROBATCHES, (step + 1) * MICROBATCHES):
-                made, wanted = self.trained(self.given[number]), self.wanted[number]
-                if self.case.classes:
-                    loss = functional.cross_entropy(made.flatten(0, -2), wanted.flatten())
-                else:
+                made, wanted = self.trained(*self.given[number]), self.wanted[number]
+                if wanted is None:
+                    loss = made
+                elif self.case.loss == "mse":
                     loss = functional.mse_loss(made, wanted)
+                else:
+                    loss = functional.cross_entropy(made.flatten(0, -2), wanted.flatten())
                 (loss / MICROBATCHES).backward()
             optimizer.step()
 
     def by_dnnc(self, plan: str) -> nn.Module:
-        """The module after the same steps by a plan, each device of it a process. Raises RuntimeError for an exit code."""
+        """The module after the same steps by a plan, each device of it a process, whose programs are proven."""
         graph = onnx.load(self.file).graph
-        (given,), (made,) = (value.name for value in graph.input), (value.name for value in graph.output)
-        kind, name = ("cross-entropy", "labels") if self.case.classes else ("mse", "target")
+        (made,) = (value.name for value in graph.output)
+        names = [*(value.name for value in graph.input), {"mse": "target", "cross-entropy": "labels"}.get(self.case.loss, "")]
+        rows = [dict(zip(names, (*one, wanted), strict=True)) for one, wanted in zip(self.given, self.wanted, strict=True)]
+        for row in rows:
+            row.pop("", None)
+        asked: dict[str, Any] = {"loss": f"{self.case.loss}:{made}", "optimizer": "sgd", "learning_rate": RATE, **PLANS[plan]}
         folder = self.folder / plan.replace(" ", "-")
-        folder.mkdir()
-        np.savez(folder / "batches.npz", given=self.given.numpy(), wanted=self.wanted.numpy())
-        source = f"batches_{os.getpid()}_{abs(hash(str(folder))):x}"
-        (folder / f"{source}.py").write_text(
-            f"import numpy as np\nheld = np.load({str(folder / 'batches.npz')!r})\n"
-            "given, wanted = held['given'], held['wanted']\n"
-            "def all(seed):\n    while True:\n        for one, other in zip(given, wanted):\n"
-            f"            yield {{{given!r}: one, {name!r}: other}}\n"
-        )
-        options = ["--objective", "training", "--loss", f"{kind}:{made}", "--optimizer", "sgd", "--learning-rate", str(RATE)]
-        options += ["--microbatches", str(MICROBATCHES), "--prove", *PLANS[plan]]
-        train = ["--steps", str(STEPS), "--data", f"{source}:all", "--checkpoint", str(folder / "out")]
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-        sys.path.insert(0, str(folder))
-        try:
-            for command in (
-                ["compile", str(self.file), *options, "-q", "-o", str(folder / "build")],
-                ["train", str(folder / "build"), *train, "-q"],
-            ):
-                if code := main(command):
-                    raise RuntimeError(f"dnnc {command[0]} ends with {code}")
-        finally:
-            sys.path.remove(str(folder))
-            os.environ.pop("PYTHONPATH")
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
-        module = Made(self.case)
-        module.load_state_dict(self.module.state_dict())
+        planned = dnnc.plan(self.file, objective="training", microbatches=MICROBATCHES, **asked)
+        build = planned.write(folder / "build")
+        report = prove(folder / "build")
+        assert report.proven, report.failures
+        build.train(rows, steps=STEPS, checkpoint=folder / "out")
+        module = self.case.make()
+        module.load_state_dict(self.before)
         dnnc.into_torch(module, folder / f"out/step{STEPS}")
         return module
 
     def difference(self, plan: str) -> float:
         """The largest difference of an element of a parameter, relative to the largest element of that parameter. Running
         averages are compared too, but on replicas, each of which sees microbatches of its own."""
-        made = self.by_dnnc(plan)
-        found, wanted = (dict(one.named_parameters()) for one in (made, self.trained))
-        if plan != "replicas":
-            found, wanted = ({**of, **dict(one.named_buffers())} for of, one in ((found, made), (wanted, self.trained)))
+        found, wanted = self.by_dnnc(plan).state_dict(), self.trained.state_dict()
+        averages = {
+            name for name in wanted if plan == "replicas" and name.rpartition(".")[2] in ("running_mean", "running_var")
+        }
         worst = 0.0
-        for name, value in wanted.items():
-            if not value.is_floating_point():
-                continue
-            off = float((found[name] - value).detach().abs().max())
-            worst = max(worst, off / max(1e-3, float(value.detach().abs().max())))
+        for name in wanted.keys() - averages:
+            value = wanted[name].detach()
+            off = float((found[name] - value).abs().max())
+            worst = max(worst, off / max(1e-3, float(value.abs().max())))
         return worst
 
 
@@ -392,10 +384,10 @@ def table(names: list[str]) -> None:
             for plan in PLANS:
                 try:
                     row += f"{trial.difference(plan):12.1e}"
-                except RuntimeError as error:
-                    row += f"{str(error)[-12:]:>12}"
+                except dnnc.DnncError as error:
+                    row += f"{f'exit {int(error.exit_code)}':>12}"
         print(row, flush=True)
 
 
 if __name__ == "__main__":
-    table(sys.argv[1:] or list(CASES))
+    table(sys.argv[1:] or list(MODULES))
