@@ -20,6 +20,7 @@ The backward pass follows (``backward_rule``): see there.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.core.facets import WHOLE
@@ -133,6 +134,13 @@ class LayoutRule:
                 name = f"{reduction} of {', '.join(map(str, linear.operands))}"
                 strategies.append(Strategy(name, placements, (term,) * results))
         return tuple(strategies)
+
+    def named(self, names: Sequence[str], counts: Sequence[int]) -> list[Strategy] | None:
+        """The strategies of these names, one for each axis of ``counts`` members; None where there is none of its name for an
+        axis, or another number of names."""
+        pairs = zip(names, counts, strict=False)
+        found = [strategy for name, count in pairs for strategy in self.strategies(count) if strategy.name == name]
+        return found if len(found) == len(names) == len(counts) else None
 
 
 def _sharded(factor: Factor) -> Strategy:

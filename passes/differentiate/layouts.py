@@ -234,7 +234,7 @@ class _Chooser:
         """The strategies of an op that works in the layout of its resource, or that has those of the op it repeats."""
         facet = op.facet(ShardRule)
         if facet is not None:
-            return self.stated(facet, rule, mesh)
+            return rule.named(facet.rule.split(SEPARATOR), [size for _, size in mesh.axes])
         if op.name in (ASSIGN, EMA):
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
         elif op.name in OPTIMIZERS:
@@ -253,16 +253,6 @@ class _Chooser:
         for state in self.states.get(op.operands[0], ()):
             place = op.operands.index(state) if state in op.operands else 0
             self.kept[stage][state] = tuple(s.operands[place] for s in strategies) or target
-
-    def stated(self, facet: ShardRule, rule: LayoutRule, mesh: Mesh) -> list[Strategy] | None:
-        """The strategies of these names; None where the rule lacks one."""
-        found = []
-        for name, (_, size) in zip(facet.rule.split(SEPARATOR), mesh.axes, strict=True):
-            strategy = next((s for s in rule.strategies(size) if s.name == name), None)
-            if strategy is None:
-                return None
-            found.append(strategy)
-        return found
 
     def along(self, rule: LayoutRule, mesh: Mesh, target: Placements) -> list[Strategy] | None:
         """On each axis the strategy that reads the first operand so; None where one axis has none."""

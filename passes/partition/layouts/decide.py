@@ -93,12 +93,9 @@ def decisions_of(given: ShardInput, choices: Sequence[int]) -> Decisions:
 def choice_of(given: ShardInput, number: int, rule: LayoutRule, names: Sequence[str]) -> int | None:
     """The choice of op ``number`` whose values lie as these strategies, one per axis, have them, None where there is none: of
     those that lie alike, the quickest."""
-    op, taken = given.func.ops[number], []
-    for name, axis in zip(names, given.mesh.axes, strict=True):
-        strategy = next((s for s in rule.strategies(axis.size) if s.name == name), None)
-        if strategy is None:
-            return None
-        taken.append(strategy)
+    op, taken = given.func.ops[number], rule.named(names, given.mesh.sizes)
+    if taken is None:
+        return None
     ports = [port for port, name in enumerate(op.operands) if name in given.layouts]
     wanted = [(tuple(s.operands[p] for p in ports), s.results) for s in taken]
     found = []

@@ -11,7 +11,6 @@ all; a device that is unknown or used twice; replicas that are not alike; a valu
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +27,8 @@ from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.graph.digest import problem_digest
-from passes.graph.faults import NotAChoice, UnknownDevice
-from passes.graph.graph import listing, stage_members
+from passes.graph.faults import NotAChoice
+from passes.graph.graph import stage_members
 from passes.graph.positional import POSITION, positional
 from passes.graph.serving import batch_of, groups_of
 from passes.graph.symbols import insert_symbols
@@ -152,9 +151,7 @@ class AssignPass(StatedPass):
         for text in self.devices:
             index, name = self._split(text)
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
-                problems.append(UnknownDevice(name, hint).at(self._where(index)))
+                problems.append(self._unknown_device(index, name, topology))
             else:
                 found.setdefault(index, []).append(name)
         for index, names in found.items():

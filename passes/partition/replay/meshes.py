@@ -13,7 +13,6 @@ tensor does not have on this mesh; values that would travel to an earlier stage.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from ir.verifier.machines import MOST_SHARE
 from passes.costs.memory.footprint import overfull
 from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
-from passes.graph.faults import NotSplit, UnknownDevice
+from passes.graph.faults import NotSplit
 from passes.graph.folding import expand
 from passes.graph.graph import listing, stage_members
 from passes.meshes.layouts import Placements
@@ -242,9 +241,7 @@ class ReplayPass(StatedPass):
             if index not in devices:
                 problems.append(DeviceWithoutOp(name).at(where))
             elif name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
-                problems.append(UnknownDevice(name, hint).at(where))
+                problems.append(self._unknown_device(index, name, topology))
             elif holder.setdefault(name, index) != index or name in devices[index]:
                 what = "is listed twice" if name in devices[index] else f"already runs stage {holder[name]}"
                 problems.append(DeviceTwice(name, what, "no device is in two places of meshes").at(where))

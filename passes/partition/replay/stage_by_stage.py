@@ -213,16 +213,10 @@ class StageByStage:
 
     def choice(self, given: ShardInput, op: int, names: tuple[str, ...]) -> int | None:
         rule, axes = self.rules[op], given.mesh.axes
-        if len(names) != len(axes):
-            return None
         if rule is None:
-            return 0 if all(name == WHOLE for name in names) else None
-        taken = [
-            next((s for s in rule.strategies(a.size) if s.name == name), None) for name, a in zip(names, axes, strict=True)
-        ]
-        picked = [strategy for strategy in taken if strategy is not None]
-        cuts = [axis.shares for axis in axes]
-        if len(picked) < len(taken) or not can_be_split(picked, cuts, self.types_of(op), self.uneven):
+            return 0 if names == (WHOLE,) * len(axes) else None
+        taken = rule.named(names, given.mesh.sizes)
+        if taken is None or not can_be_split(taken, [axis.shares for axis in axes], self.types_of(op), self.uneven):
             return None
         return choice_of(given, op, rule, names)
 

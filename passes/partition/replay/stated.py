@@ -10,9 +10,10 @@ from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.module import Func
 from ir.core.objectives import THROUGHPUT, Planned, names, objective_of, offered
 from ir.core.ops import Op
+from ir.core.topology import Topology
 from ir.ops.grads import written_resources
 from passes.framework.base import Pass
-from passes.graph.faults import AmbiguousOp, NotAChoice, UnknownOp
+from passes.graph.faults import AmbiguousOp, NotAChoice, UnknownDevice, UnknownOp
 from passes.graph.graph import describe, listing, reads
 from passes.partition.replay.faults import (
     AveragesParted,
@@ -128,6 +129,13 @@ class StatedPass(Pass):
         if not (colon and name and index.isascii() and index.isdigit()):
             raise UsageError(StageColonName(text), where=self.name)
         return int(index), name
+
+    def _unknown_device(self, index: int, name: str, topology: Topology) -> Diagnostic:
+        """The fault of a device of a stage that the topology does not have."""
+        known = [device.name for device in topology.devices]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
+        return UnknownDevice(name, hint).at(self._where(index))
 
     def _where(self, index: int) -> str:
         return f"{self.source}: stage {index}" if self.source else f"stage {index}"
