@@ -95,14 +95,6 @@ class ObjectiveNotOnMesh(Fault, code="E1011"):
     known: tuple[str, ...]
 
 
-class TokensWithoutMesh(Fault, code="E1055"):
-    """The searches for tokens divide a decoder between devices by stages and groups, and have no meshes."""
-
-    message = "--objective {objective} plans no meshes"
-    hint = "leave --mesh out; on meshes a decoder is planned without --objective, for throughput"
-    objective: str
-
-
 class SyncWithoutMesh(Fault, code="E1012"):
     """--sync says how the members of a mesh add up gradients, and --mesh none has no members."""
 

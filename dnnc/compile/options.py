@@ -30,7 +30,6 @@ from dnnc.compile.faults import (
     StagesRecompute,
     SyncWithoutMesh,
     TimeLimitNotFinite,
-    TokensWithoutMesh,
 )
 from dnnc.compile.flags import (
     FLAGS,
@@ -206,8 +205,6 @@ def _on_meshes(step: Any, options: CompileOptions, changes: dict[str, Any], *, t
         raise UsageError(NotWithMesh(clash))
     known = offered(Planned.MESHES)
     if options.objective and objective_of(options.objective) not in known:
-        if objective_of(options.objective).decodes:
-            raise UsageError(TokensWithoutMesh(options.objective), where="--mesh")
         names = tuple(objective.name for objective in known)
         raise UsageError(ObjectiveNotOnMesh(options.objective, names), where="--objective")
     if options.microbatches is not None and not (trains or objective_of(step.objective).trains):

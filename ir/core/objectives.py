@@ -84,7 +84,7 @@ TOKENS = Objective(
     "a decoder, the time between two tokens of all sequences together",
     "per token",
     decodes=True,
-    splits=((Planned.OPS, (CONTIGUOUS,)),),
+    splits=((Planned.OPS, (CONTIGUOUS,)), (Planned.MESHES, (CONTIGUOUS,))),
 )
 TOKEN_LATENCY = Objective(
     "token-latency",
@@ -92,7 +92,7 @@ TOKEN_LATENCY = Objective(
     "from a token to the next of its sequence",
     alone=True,
     decodes=True,
-    splits=((Planned.OPS, (CONTIGUOUS,)),),
+    splits=((Planned.OPS, (CONTIGUOUS,)), (Planned.MESHES, (CONTIGUOUS,))),
 )
 PIPEDREAM = Objective(
     "pipedream",

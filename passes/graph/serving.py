@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
+from ir.core.objectives import objective_of
 from ir.core.types import TensorType
 from passes.graph.faults import NotADecoder
 from passes.graph.positional import POSITION
@@ -37,6 +38,14 @@ def groups_of(module: Module) -> int:
     return sets if POSITION in dict(module.entry.attributes) else min(sets, 1)
 
 
+def tokens_of(module: Module, objective: str) -> int:
+    """What the seconds of a step are divided by for the value of ``objective``: the sequences of a group for tokens of all, 1
+    for the time of one group alone, and for an objective that decodes nothing. Raises as ``batch_of``."""
+    goal = objective_of(objective)
+    batch = batch_of(module, objective) if goal.decodes else 1
+    return 1 if goal.alone else batch
+
+
 def shared_evenly(groups: int, replicas: int) -> bool:
     """Whether so many replicas have equally many of the ``groups`` (as of ``groups_of``)."""
     return groups % replicas == 0
@@ -47,4 +56,4 @@ def most_groups(groups: int, replicas: int, serves: Sequence[int] = ()) -> int:
     return max(Counter(serves).values(), default=0) or -(-groups // replicas)
 
 
-__all__ = ["batch_of", "groups_of", "most_groups", "shared_evenly"]
+__all__ = ["batch_of", "groups_of", "most_groups", "shared_evenly", "tokens_of"]

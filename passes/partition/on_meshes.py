@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
-from ir.core.objectives import THROUGHPUT, TRAINING
+from ir.core.objectives import objective_of
 from ir.core.outcomes import AGREE
 from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
@@ -36,7 +37,7 @@ from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.graph.faults import NotAChoice, NotInRange, NotSplit
 from passes.graph.folding import folding
-from passes.graph.serving import groups_of
+from passes.graph.serving import groups_of, tokens_of
 from passes.graph.sizes import assessed
 from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.price import Bill
@@ -65,8 +66,8 @@ from passes.plan.written import written
 from passes.solvers.anytime import Limits
 from passes.solvers.work import sufficient_gap
 
-SECONDS = 60.0
-"""Of counted work, of a search that is given no limit."""
+SECONDS, OF_TOKENS = 60.0, 10.0
+"""Of counted work, of a search that is given no limit, and of one for an objective of tokens."""
 FIRST = 1e-3
 """Of counted work, of a search that is asked for the first plan."""
 INTERRUPTED = "interrupted: the best plan so far"
@@ -94,21 +95,25 @@ class MeshesSearch(MeshOptions):
     whole: bool = True
 
     def most_replicas(self, topology: Topology) -> int:
-        """Replicas of a stage beside stages on meshes, at most."""
-        return 1 if self.training or self.strategy else self.replicas or len(topology.devices)
+        """Replicas of a stage beside stages on meshes, at most. Where the time of a group through all stages counts, which
+        replicas do not shorten, plans with meshes have none."""
+        one = self.training or self.strategy or objective_of(self.objective).decodes
+        return 1 if one else self.replicas or len(topology.devices)
 
-    def limits(self, context: PassContext) -> Limits:
-        """When a search ends."""
-        seconds = SECONDS if self.time_limit is None else self.time_limit or FIRST
+    def limits(self, context: PassContext, tokens: int = 1) -> Limits:
+        """When a search ends. ``tokens``: what its seconds are divided by for the objective."""
+        longest = OF_TOKENS if objective_of(self.objective).decodes else SECONDS
+        seconds = longest if self.time_limit is None else self.time_limit or FIRST
         gap = ENOUGH_PROVEN if self.gap is None else self.gap
-        return Limits(seconds=seconds, beaten=worth_finding(context), gap=gap)
+        return Limits(seconds=seconds, beaten=worth_finding(context) * tokens, gap=gap)
 
     def run(self, module: Module, context: PassContext) -> Module:
         """The expanded module with a plan. Raises InvalidInput for a mesh that the topology does not have, Infeasible where no
         plan that fits is found, NoBetterPlan where none is better than the incumbent."""
         topology = needed(module, Topology)
         module = undecided(module)
-        limits = self.limits(context)
+        tokens = tokens_of(module, self.objective)
+        limits = self.limits(context, tokens)
         if not limits.seconds > 0:
             raise UsageError(NotInRange("time-limit", limits.seconds, "seconds above 0"), where=self.name)
         if not 0 <= limits.gap < math.inf:
@@ -125,7 +130,8 @@ class MeshesSearch(MeshOptions):
             return self.in_stages(module, topology, context)
         among = self.meshes(module, topology, context.analyses.get(network, topology))
         search = MeshSearch(module, topology, among, self, limits, context)
-        result = search.run()
+        with per_token(tokens):
+            result = search.run()
         fitter, plan = result.fitter, result.plan
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
             must_run(module, topology, every=True)
@@ -142,6 +148,7 @@ class MeshesSearch(MeshOptions):
         value, bound = microbatches * plan.value, microbatches * result.bound
         if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):
             bound += least_handover(topology)
+        value, bound = value / tokens, bound / tokens
         certificate = _certificate(result, among, self)
         record = self.record(module, topology, value, bound, certificate, context, search.builder)
         return written(module, [stage], record, memory=self.device_memory)
@@ -156,25 +163,27 @@ class MeshesSearch(MeshOptions):
         context: PassContext,
         builder: Builder | None = None,
     ) -> Plan:
-        """The plan symbol, without its stages. Of an incumbent, a plan of another kind, the bound counts as well. ``builder``:
-        of the problems of the function on one mesh."""
+        """The plan symbol, without its stages. ``value``, ``bound``: in seconds as the objective counts them. Of an incumbent,
+        a plan of another kind, the bound counts as well. ``builder``: of the problems of the function on one mesh."""
         if context.incumbent is not None:
             bound = min(bound, context.incumbent.bound)
         net, microbatches = context.analyses.get(network, topology), self.step_microbatches
+        tokens = tokens_of(module, self.objective)
         builder = builder or Builder(module, module.entry, None, training=self.training, microbatches=microbatches)
         single = single_value(builder, topology, net, memory=self.device_memory)
         return Plan(
             name="@plan",
-            objective=(TRAINING if self.training else THROUGHPUT).name,
+            objective=self.objective,
             comm="sum",
             value=value,
             port_value=value,
             bound=bound,
             status="within-gap",
-            single=microbatches * single,
+            single=microbatches * single / tokens,
             stages=(),
             certificate=tuple(sorted(certificate.items())),
             microbatches=microbatches,
+            tokens=tokens,
         )
 
     def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
@@ -228,9 +237,11 @@ class MeshesSearch(MeshOptions):
         if math.prod(sizes) * self.stages > count:
             fault = TooFewDevices(self.stages, self.shape, math.prod(sizes) * self.stages, count)
             raise Infeasible(fault, where=self.name)
+        tokens = tokens_of(module, self.objective)
         plan, bound, reason = self.search_stages(module, topology, context)
+        bound /= tokens
         if plan is not None:
-            record = self.record(module, topology, plan.value, bound, _certificate_in_stages(plan, self), context)
+            record = self.record(module, topology, plan.value / tokens, bound, _certificate_in_stages(plan, self), context)
             result = written(module, plan.stages, record, memory=self.device_memory)
             excess, _, reason = overfull(result, topology, self.device_memory)
             if excess <= 0:
@@ -312,7 +323,7 @@ class MeshesSearch(MeshOptions):
             assert bounding is not None
             return bounding
 
-        limits = self.limits(context)
+        limits = self.limits(context, tokens_of(module, self.objective))
         if context.incumbent is not None and limits.gap >= ENOUGH_PROVEN:  # else less was asked for
             limits = replace(limits, gap=max(limits.gap, sufficient_gap(len(module.entry.ops), len(topology.devices))))
         began, missing = time.perf_counter(), ""
@@ -320,7 +331,8 @@ class MeshesSearch(MeshOptions):
             if self.strategy:
                 plan, bound = stages_by_name(bounded, meshes, self.strategy, self.stages, limits), 0.0
             else:
-                search = StageSearch(bounded(meshes), limits)
+                in_flight = groups_of(module) if objective_of(self.objective).decodes else 0
+                search = StageSearch(bounded(meshes), limits, in_flight)
                 plan, bound = search.run(self.stages), search.bound
                 missing = search.nearest(self.stages) if plan is None else ""
         except UnfitError as error:
@@ -341,6 +353,16 @@ class MeshesSearch(MeshOptions):
             interrupted=int(plan.interrupted),
         )
         return plan, min(max(bound, plan.bound), plan.value), ""
+
+
+@contextmanager
+def per_token(tokens: int) -> Iterator[None]:
+    """Divides the bound that an error of a search tells by ``tokens``."""
+    try:
+        yield
+    except (Infeasible, NoBetterPlan) as error:
+        error.bound /= tokens
+        raise
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:

@@ -30,7 +30,7 @@ from passes.costs.memory.liveness import states_bytes
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
-from passes.graph.serving import batch_of
+from passes.graph.serving import tokens_of
 from passes.graph.sizes import assessed
 from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
@@ -58,11 +58,11 @@ class PartitionPass(LatticeSearch, MeshOptions):
     unless a cut, a pin, another ``comm``, ``chunks`` or an order without a flush needs single devices), ``auto`` (stages on
     meshes), or the sizes of the axes of a mesh (``8``, ``2x4``), on which each stage is then. ``objective``: ``throughput``
     (least largest load per sample), ``training`` (least time of a step of a model), ``tokens`` (of a decoder, least time per
-    token of all sequences) or ``token-latency`` (least time from a token to the next of one group alone). ``stages``: exactly
-    so many (0: as many as are best). ``replicas``: most devices that a stage may run on, each handling every so-many-th sample
-    (0: as many as there are). ``microbatches``: of a training step (0: 8, and 1 where one stage on a mesh is asked for),
-    ordered as ``family`` does (empty: as 1F1B; ``passes.timeline.families``). ``time_limit``: seconds of counted work of each
-    search (none: 10, on meshes 60).
+    token of all sequences in flight) or ``token-latency`` (least time from a token to the next of one group alone).
+    ``stages``: exactly so many (0: as many as are best). ``replicas``: most devices that a stage may run on, each handling
+    every so-many-th sample (0: as many as there are). ``microbatches``: of a training step (0: 8, and 1 where one stage on a
+    mesh is asked for), ordered as ``family`` does (empty: as 1F1B; ``passes.timeline.families``). ``time_limit``: seconds of
+    counted work of each search (none: 10, on meshes 60).
 
     On single devices: ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``:
     tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``chunks``: stages on each device
@@ -90,8 +90,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
         if options := self.without_effect:
             raise UsageError(NotAnOption(", ".join(options), f"mesh={self.mesh}"), where=self.name)
         with context.limited(self.name):
-            if objective_of(self.objective).decodes:
-                return self._decoding(module, topology, context)
+            decodes = objective_of(self.objective).decodes
+            if decodes and (flags := self.without_mesh):
+                raise UsageError(NotAnOption(", ".join(flags), f"objective={self.objective}"), where=self.name)
             if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
                 return self._on_single_devices(module, context)
             meshes = self._on_meshes(topology)
@@ -103,24 +104,23 @@ class PartitionPass(LatticeSearch, MeshOptions):
                     return self._on_one_form(searches[0], context)
                 return best_of(searches, context, self.name)
             own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
-            last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf
+            last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes
             return best_of([*searches, own] if last else [own, *searches], context, self.name)
 
-    def _decoding(self, module: Module, topology: Topology, context: PassContext) -> Module:
-        """The module of a decoder's step with a plan for tokens. Raises as ``run``."""
+    def searched(self, module: Module, context: PassContext) -> Module:
+        """The module with a plan on single devices and replicas, not placed yet. Raises as ``run``."""
+        if not objective_of(self.objective).decodes:
+            return super().searched(module, context)
         from passes.partition.decoding.planned import Wanted, planned
 
-        if flags := self.without_mesh:
-            raise UsageError(NotAnOption(", ".join(flags), f"objective={self.objective}"), where=self.name)
-        module = undecided(module)
+        module, topology = undecided(module), needed(module, Topology)
         wanted = Wanted(self.objective, self.stages, self.replicas, self._seconds)
         found = planned(module, topology, wanted, context, self.name)
         if found is None:  # the search over the lattice cuts anywhere: it has a plan without replicas, or says what is missing
             found = replace(self, objective=THROUGHPUT.name, replicas=1).searched(module, context)
-            plan, tokens = needed(found, Plan), 1 if objective_of(self.objective).alone else batch_of(module, self.objective)
+            plan, tokens = needed(found, Plan), tokens_of(module, self.objective)
             rates = {key: getattr(plan, key) / tokens for key in ("value", "port_value", "bound", "single")}
             found = found.replace(plan, replace(plan, objective=self.objective, tokens=tokens, status="within-gap", **rates))
-        log_plan(KINDS[self.form], found)
         return found
 
     def _on_single_devices(self, module: Module, context: PassContext) -> Module:
@@ -230,7 +230,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.shape))
 
     def _search_on(self, search: MeshesSearch, module: Module) -> Search:
-        mixed = not (search.replicas == 1 or search.training)
+        mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).decodes)
 
         def run(context: PassContext, seconds: float | None) -> Module:
             given = self._for_meshes(module, context) if self.mesh == ANY_FORM else module
@@ -241,7 +241,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
             given = self._for_meshes(module, PassContext()) if self.mesh == ANY_FORM else module
             topology = needed(module, Topology)
-            return search.step_microbatches * Speeds(undecided(given), topology, training=search.training).spread()
+            seconds = Speeds(undecided(given), topology, training=search.training).spread()
+            return search.step_microbatches * seconds / tokens_of(module, search.objective)
 
         return Search(MIXED if mixed else KINDS[MESHES], MESHES, run, least)
 

@@ -47,7 +47,7 @@ from passes.meshes.staged import Staged
 from passes.meshes.synced import part_of, synchronised
 from passes.plan.copies import own_copies
 from passes.plan.proof import proven_for
-from passes.stages.load import hands_over
+from passes.stages.load import hands_over, load
 from passes.timeline.families import step
 from passes.timeline.workload import Workload, largest_load, learned_channels, workload
 
@@ -248,12 +248,13 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
         handover = rows[0].compute - stages[0].bill.compute
-        return replace(plan, value=(stages[0].bill.overlapped * plan.microbatches + handover) / stages[0].replicas)
+        seconds = stages[0].bill.overlapped * plan.microbatches + handover
+        return replace(plan, value=_in_turn(plan, module, seconds / stages[0].replicas))
     module = insert_symbols(module, (plan,))
-    load, cuts = workload(module), cuts_of(module.entry)
+    stream, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
-    for wire in load.wires:
+    for wire in stream.wires:
         receive[wire.target] += wire.receive
         send[wire.source] += wire.send
     sizes = [message_bytes(cut.tensor.type, sides[cut.source][0], sides[cut.target][0]) for cut in cuts]
@@ -264,14 +265,24 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         buffers[cut.source] += buffer_bytes(plan.comm, cut.target, cut.source, sizes[channel], returns=True)
     filled = tuple(
         replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index], shared=shared)
-        for row, shared in zip(plan.stages, _shared(module, stages, names, load), strict=True)
+        for row, shared in zip(plan.stages, _shared(module, stages, names, stream), strict=True)
     )
-    load = workload(module.replace(plan, replace(plan, stages=filled)))
+    stream = workload(module.replace(plan, replace(plan, stages=filled)))
     if plan.minimises.trains:
         slowest = max(row.working + row.receive + row.send for row in filled)
         filling = (plan.microbatches + len(stages) - 1) * slowest
-        return replace(plan, stages=filled, value=max(filling, step(load, plan.microbatches).period))
-    return replace(plan, stages=filled, value=largest_load(load))
+        return replace(plan, stages=filled, value=max(filling, step(stream, plan.microbatches).period))
+    plan = replace(plan, stages=filled)
+    return replace(plan, value=_in_turn(plan, module, largest_load(stream)))
+
+
+def _in_turn(plan: Plan, module: Module, period: float) -> float:
+    """The value of a plan with stages: the ``period`` of a stream; of an objective of tokens seconds per token, of a period
+    that is no less than what one of the groups takes through all stages, divided by their number."""
+    if not plan.minimises.decodes:
+        return period
+    trip = math.fsum(load(plan.comm, stage.working, stage.receive, stage.send) for stage in plan.stages)
+    return max(period, trip / groups_of(module)) / plan.tokens
 
 
 def _idle_bytes(module: Module, stage: Staged) -> int:

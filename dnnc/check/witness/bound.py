@@ -38,7 +38,7 @@ from ir.core.facets import Cost, Time
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
-from ir.text.witness import DEVICES, MESH, MESHES, Witness
+from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS, Witness
 from passes.costs.exchange import BUCKET
 from passes.costs.learning import recomputes
 from passes.costs.op_time import (
@@ -61,7 +61,7 @@ def proven(facts: Facts, record: Witness) -> float:
     """Seconds of the objective that no plan of the record's form is below, by its prices; 0 where they prove nothing."""
     if not facts.ops:
         return 0.0
-    if facts.plan.minimises.alone:
+    if facts.plan.minimises.alone and record.plans in (DEVICES, REPLICAS):
         return _longest_path(facts) * (1 - ROUNDING)
     by_type = {type_.name: dict(record.prices).get(type_.name, 0.0) for type_ in facts.types}
     every = sorted((by_type[device.type] for device in facts.topology.devices), reverse=True)

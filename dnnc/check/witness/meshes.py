@@ -99,8 +99,9 @@ class OnMeshes:
         ]
 
     def value(self, counted: Sequence[Counted]) -> float:
-        """The largest load of a stage or link. What the collectives of a stage keep links busy that others cross too is as the
-        plan says."""
+        """The largest load of a stage or link; of an objective of tokens seconds per token, at least those of a group through
+        all stages divided by the groups in flight. What the collectives of a stage keep links busy that others cross too is as
+        the plan says."""
         media: dict[str, float] = defaultdict(float)
         for cut in self.cuts:
             size, pairs = self.meeting(cut)
@@ -112,7 +113,11 @@ class OnMeshes:
                 media[name] += seconds
         loads = [one.compute + one.collectives + one.receive + one.send for one in counted]
         each = [load / len(replicas) for load, replicas in zip(loads, self.sides, strict=True)]
-        return max([*each, *media.values()])
+        period = max([*each, *media.values()])
+        if self.plan.minimises.decodes:
+            groups = max(state.sets for state in self.module.states.values())
+            return max(period, math.fsum(loads) / groups) / self.plan.tokens
+        return period
 
     # -- inside a stage ------------------------------------------------------------------------------------------------
 
@@ -234,7 +239,7 @@ def proven_on(facts: Facts, price: float) -> float:
         found = max(found, seconds)
     if plan.minimises.trains:
         return found * plan.microbatches * (1 - ROUNDING)
-    return (found + min(facts.type_of(device).handover for device in mesh.devices)) * (1 - ROUNDING)
+    return (found + min(facts.type_of(device).handover for device in mesh.devices)) / plan.tokens * (1 - ROUNDING)
 
 
 def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:

@@ -37,7 +37,7 @@ from ir.core.objectives import objective_of
 from ir.core.ops import Op
 from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
-from passes.framework.registry import NO_MESH, PASSES
+from passes.framework.registry import PASSES
 from passes.graph.folding import expand
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, cache_axis, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, NoCaches
@@ -81,8 +81,8 @@ def of_states(options: CompileOptions) -> CompileOptions:
 
 
 def of_tokens(options: CompileOptions) -> CompileOptions:
-    """The options, with the batch and the groups that the objective has by default, and no meshes. Raises UsageError for
-    options of tokens that exclude each other."""
+    """The options, with the batch and the groups that the objective has by default. Raises UsageError for options of tokens
+    that exclude each other."""
     decodes = bool(options.objective) and objective_of(options.objective).decodes
     if not decodes:
         if flags := tuple(f"--{name} auto" for name in ("batch", "groups") if getattr(options, name) == AUTO):
@@ -90,7 +90,6 @@ def of_tokens(options: CompileOptions) -> CompileOptions:
         return options
     if options.context is None and options.plan is None:
         raise UsageError(WithoutContext((f"--objective {options.objective}",)), where="--objective")
-    options = replace(options, mesh=options.mesh or NO_MESH)
     if objective_of(options.objective).alone:
         if options.groups not in (None, 1) or options.batch == AUTO:
             raise UsageError(GroupsOfOneUser(), where="--groups" if options.groups not in (None, 1) else "--batch")

@@ -11,6 +11,7 @@ from dnnc.compile.notes import noted
 from ir.core.facets import Cost, StageSet
 from ir.core.module import Mesh, Module, Plan, PlanStage, Schedule
 from ir.core.topology import Topology
+from ir.core.types import type_bytes
 from ir.text.units import bytes_text, count_text, percent_text, seconds_text
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import needed
@@ -135,20 +136,24 @@ def _helps(plan: Plan, module: Module, topology: Topology) -> list[str]:
     if not alone:
         counted = (max(counted, key=lambda stage: load(plan.comm, stage.working, stage.receive, stage.send) * stage.share),)
     seconds = math.fsum(stage.compute for stage in counted)
-    part = math.fsum(_weight_seconds(stage, module, topology) for stage in counted) / seconds if seconds else 0.0
+    part = math.fsum(_weight_seconds(plan, stage, module, topology) for stage in counted) / seconds if seconds else 0.0
     if part > HEAVY:
         less = "weights of fewer bits or devices with faster memory would shorten it" if alone else "larger groups share them"
         told.append(f"reading weights takes {percent_text(part)} of a step: {less}")
     return told
 
 
-def _weight_seconds(stage: PlanStage, module: Module, topology: Topology) -> float:
-    """Seconds in which the first device of a stage reads its weights once; 0 where its bandwidth is not known."""
+def _weight_seconds(plan: Plan, stage: PlanStage, module: Module, topology: Topology) -> float:
+    """Seconds in which the first device of a stage reads its weights, or its part of them, once; 0 where its bandwidth is not
+    known."""
     speed = bandwidth_of(topology.type(topology.device(stage.devices[0]).type)) if stage.devices else 0.0
     own = [op for op in module.entry.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
-    states = module.states
+    states, resources = module.states, module.resources
     read = sum(cost.weight for op in own if (cost := op.facet(Cost)) is not None and not states.keys() & set(op.operands))
-    return read / speed if speed else 0.0
+    types = [resources[name].type for op in own for name in op.operands if name in resources and name not in states]
+    side = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})[stage.index][0]
+    whole, part = sum(type_bytes(type_) or 0 for type_ in types), sum(part_bytes(type_, side) for type_ in types)
+    return read / speed * part / whole if speed and whole else 0.0
 
 
 __all__ = ["with_tokens"]

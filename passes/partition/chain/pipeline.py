@@ -4,8 +4,9 @@ A plan cuts the units into runs, in order, and gives each a block of devices tha
 idle. What a stage pays for what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``:
 parts cross as they lie) or not. So a state is (stages used, devices taken (``taking``), units done, shape of the last stage,
 whether the next is alike): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
-the stages' seconds among plans whose stages stay below a limit. The number of stages may be fixed: then it is known of each how
-many microbatches it has in flight (``held``), hence how much memory is left for weights.
+the stages' seconds among plans whose stages stay below a limit, and ``in_turn`` both, of a stream with few microbatches in
+flight. The number of stages may be fixed: then it is known of each how many microbatches it has in flight (``held``), hence how
+much memory is left for weights.
 """
 
 from __future__ import annotations
@@ -98,6 +99,30 @@ def slowest(tables: Tables, runs: Sequence[StageRun], held: Held = ()) -> float:
 def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, held: Held = (), *, gaps: bool = True) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
     return _Programme(tables, meshes, units, held).best("sum", limit, gaps)
+
+
+def in_turn(tables: Tables, meshes: Submeshes, units: int, groups: int, held: Held = (), *, gaps: bool = True) -> Sequenced:
+    """Least period of a stream with ``groups`` microbatches in flight, max(slowest stage, sum of stages / groups). ``value`` is
+    a bound of that, within ``STEP`` of the plan.
+
+    With S(x) the least sum of stages that each take at most x, a plan is better than x only if S(x) <= groups x."""
+    programme = _Programme(tables, meshes, units, held)
+    best = programme.best("sum", math.inf, gaps)
+    if not best.runs:
+        return best
+    low, high = best.value / groups, slowest(tables, best.runs, held)
+    if high <= low:
+        return replace(best, value=low)
+    low = max(low, programme.best("slowest", high, gaps).value)
+    middle = low * (1 + STEP)
+    while high > low * (1 + STEP):
+        found = programme.best("sum", middle, gaps)
+        if found.value <= groups * middle:
+            best, high = found, middle
+        else:
+            low = middle
+        middle = math.sqrt(low * high)
+    return replace(best, value=low)
 
 
 def flush(
@@ -239,6 +264,7 @@ __all__ = [
     "alike",
     "beside",
     "flush",
+    "in_turn",
     "least",
     "shortest",
     "slowest",

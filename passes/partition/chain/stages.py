@@ -1,7 +1,8 @@
 """Joint search: where to cut a model into stages, on how many devices each, as which mesh, and how each is sharded.
 
 A stage costs the sharded time of its run of units on its mesh, with what it receives, sends and, in inference on several
-devices, hands over, all divided by its replicas; a plan its slowest stage (the period of a stream). The search is lazy
+devices, hands over, all divided by its replicas; a plan its slowest stage (the period of a stream), or where few microbatches
+are in flight, such as the groups of a decoder, the time of one through all stages divided by their number. The search is lazy
 (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids; the dynamic programme of ``pipeline``
 finds the best plan under these, the forms of mesh in it get the tables of their units, which bound all runs, and so on until
 all that decides the value has them. Its plan is then solved stage by stage, each given the layouts that the stages before it
@@ -38,7 +39,19 @@ from ir.core.outcomes import TIGHT, outcome
 from passes.costs.memory.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
-from passes.partition.chain.pipeline import STEP, Sequenced, StageRun, Table, Tables, beside, flush, least, shortest, slowest
+from passes.partition.chain.pipeline import (
+    STEP,
+    Sequenced,
+    StageRun,
+    Table,
+    Tables,
+    beside,
+    flush,
+    in_turn,
+    least,
+    shortest,
+    slowest,
+)
 from passes.partition.chain.solved import SolvedStages, StageSolver
 from passes.partition.chain.submeshes import Block, Submeshes, of_shape
 from passes.partition.layouts.mesh.named import UnfitError
@@ -49,7 +62,7 @@ from passes.solvers.anytime import Anytime, Limits, Result
 from passes.solvers.work import now
 
 NEAR = 1e-2
-"""Relative gap at which plans of one size of block are not looked for."""
+"""Relative gap at which plans of one size of block are not looked for, and the search for few microbatches in flight ends."""
 FAR = 5e-2
 """Relative gap of a training step's plan and bound beyond which neither bounds of better plans nor searches of single runs are
 tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
@@ -93,10 +106,12 @@ class StagesPlan(Result):
 
 
 class StageSearch(Anytime[SolvedStages]):
-    """The search over one module and one set of blocks, those that ``bounding`` is of."""
+    """The search over one module and one set of blocks, those that ``bounding`` is of. ``groups``: microbatches of a stream
+    that are in flight at most, on blocks without replicas; 0: as many as keep all stages busy."""
 
-    def __init__(self, bounding: Bounding, limits: Limits = SMALL_GAP) -> None:
+    def __init__(self, bounding: Bounding, limits: Limits = SMALL_GAP, groups: int = 0) -> None:
         super().__init__(limits, bounding.progress)
+        self.groups = groups
         self.bounding, self.meshes = bounding, bounding.meshes
         self.flushes = bounding.microbatches if bounding.training else 0
         self.step, self.rounds = COARSE, 0
@@ -233,6 +248,8 @@ class StageSearch(Anytime[SolvedStages]):
 
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
+        if self.groups and self.limits.gap >= ENOUGH_PROVEN:
+            return max(gap, FAR)
         if not self.flushes or not self.limits.seconds or self.limits.gap < ENOUGH_PROVEN:
             return gap
         passed = (now() - self.started) / self.limits.seconds
@@ -274,12 +291,15 @@ class StageSearch(Anytime[SolvedStages]):
         meshes, units, held = among or self.meshes, self.bounding.units.count, self.bounding.held(stages)
         if self.flushes:
             return flush(tables, meshes, units, self.flushes, held, until, self.step, known)
+        if self.groups:
+            return in_turn(tables, meshes, units, self.groups, held, gaps=gaps)
         limit = slowest(tables, known.runs, held) if known is not None else math.inf
         return least(tables, meshes, units, held, gaps=gaps, limit=limit)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
-        return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
+        value = max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
+        return max(value, math.fsum(seconds) / self.groups) if self.groups else value
 
     def plain(self, stages: int, ends: float, size: int) -> None:
         """Looks for a plan on blocks of so many devices, as replicas or as meshes of as few axes as there are."""
@@ -352,7 +372,8 @@ class StageSearch(Anytime[SolvedStages]):
             self.tried = min(self.tried, made.value)
             for run, sides, cost in zip(found.runs, beside(found.runs, held), spent, strict=True):
                 known = seen.setdefault(bounding.likeness(run.block, *sides), {})
-                if cost > known.get((run.first, run.behind), limit):
+                least_cost = bounding.table(run.block, *sides).seconds[run.first, run.behind] * (1 + TIGHT)
+                if cost > known.get((run.first, run.behind), least_cost if self.groups else limit):
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
             often = often if bounding.volumes.again else self.often(made)

@@ -30,7 +30,7 @@ from passes.graph.digest import problem_digest
 from passes.graph.faults import NotAChoice
 from passes.graph.graph import stage_members
 from passes.graph.positional import POSITION, positional
-from passes.graph.serving import batch_of, groups_of
+from passes.graph.serving import groups_of, tokens_of
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
 from passes.partition.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp, WrongServing
@@ -90,8 +90,7 @@ class AssignPass(StatedPass):
         computed = {entry.ops[i].id for i in positional(module)}  # in each stage that needs them
         once = all(len(indices) == 1 for name, indices in stages.items() if name not in computed)
         goal = objective_of(self.objective)
-        tokens = batch_of(module, self.objective) if goal.decodes else 1
-        tokens = 1 if goal.alone else tokens
+        tokens = tokens_of(module, self.objective)
         bound, single = bound / tokens, single / tokens
         serving = self._serving(module, topology, devices)
         # What was proven is of plans with one stage per device and one stage per op, with replicas or without.

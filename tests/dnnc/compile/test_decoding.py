@@ -371,6 +371,16 @@ def test_members_of_a_mesh_keep_their_parts_of_caches(
 
 
 @pytest.mark.slow
+def test_a_mesh_that_was_chosen_for_one_user_answers_as_the_unsplit_model(tmp_path: Path) -> None:
+    topology = machines(tmp_path / "t.toml", 2)
+    plan, _ = compiled(LLAMA, tmp_path / "b", topology, context=32, objective="token-latency")
+    (stage,) = plan["stages"]
+    assert (plan["objective"], plan["decoding"]["batch"], stage["device"]) == ("token-latency", 1, ["cpu0", "cpu1"])
+    assert "mesh" in stage
+    assert_right(tmp_path / "b")
+
+
+@pytest.mark.slow
 def test_a_recurrent_state_on_a_mesh(tmp_path: Path) -> None:
     """It lies as what it becomes, and is begun anew by each member for its part of a sequence."""
     summing(tmp_path / "m.onnx")

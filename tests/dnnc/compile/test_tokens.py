@@ -85,12 +85,12 @@ def test_unlike_replicas_serve_groups_in_proportion_to_speed(tmp_path: Path) -> 
 def test_batch_and_groups_are_the_best_of_all(memory: int, tmp_path: Path) -> None:
     """Oracle: each batch and number of groups planned by itself."""
     two = machines(tmp_path / "t.toml", ("core", 1, 2, memory))
-    chosen = planned(two)
+    chosen = planned(two, mesh="none")
     best, fits = 0.0, 0
     for batch in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16):
         for groups in (1, 2, 3, 4):
             try:
-                plan = planned(two, batch=batch, groups=groups)
+                plan = planned(two, batch=batch, groups=groups, mesh="none")
             except Infeasible:
                 continue
             fits += 1
@@ -128,10 +128,55 @@ def cache_runs(caches: Any) -> Any:
 
 def test_one_user_has_one_group(tmp_path: Path) -> None:
     two = machines(tmp_path / "t.toml", ("fast", 2, 1, 4000), ("slow", 1, 1, 4000))
-    plan = planned(two, objective="token-latency")
+    plan = planned(two, objective="token-latency", mesh="none")
     assert [stage.devices for stage in plan.stages] == [("fast0",)]
     assert (plan.tokens, plan.status) == (1, "optimal")
     assert plan.value == pytest.approx(plan.single)
+
+
+@pytest.mark.slow
+def test_one_user_has_the_members_of_a_mesh(tmp_path: Path) -> None:
+    """Two devices read weights twice as fast as one; a mesh that is stated is the one that is chosen."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    result = compile_model(options(two, tmp_path / "b", objective="token-latency"), sink=DiagnosticSink())
+    (stage,) = result.plan.stages
+    assert (result.plan.objective, result.plan.tokens, len(stage.devices)) == ("token-latency", 1, 2)
+    assert stage.mesh
+    assert result.plan.value == pytest.approx(stage.compute + stage.collectives)
+    assert result.plan.bound >= result.plan.value / 1.05
+    assert result.plan.value < 0.6 * planned(two, objective="token-latency", mesh="none").value
+    assert verify_build(tmp_path / "b").violations == []
+    stated = planned(two, objective="token-latency", mesh="2")
+    assert stated.value == pytest.approx(result.plan.value)
+    again = options(two, tmp_path / "c", objective="", plan=tmp_path / "b" / "plan.json", batch=1, groups=1)
+    replayed = compile_model(again, sink=DiagnosticSink()).plan
+    assert (replayed.objective, replayed.value) == ("token-latency", pytest.approx(result.plan.value))
+
+
+@pytest.mark.slow
+def test_few_groups_have_stages_on_meshes(tmp_path: Path) -> None:
+    """Two groups keep two stages busy; of four devices each stage has two, and a token is at least the half of a round."""
+    four = machines(tmp_path / "t.toml", ("core", 1, 4, 4000))
+    result = compile_model(options(four, tmp_path / "b", batch=2, groups=2, stages=2), sink=DiagnosticSink())
+    plan = result.plan
+    assert [len(stage.devices) for stage in plan.stages] == [2, 2]
+    assert all(stage.mesh for stage in plan.stages)
+    seconds = [stage.compute + stage.collectives + stage.receive + stage.send for stage in plan.stages]
+    assert plan.value == pytest.approx(max(*seconds, sum(seconds) / 2) / 2)
+    assert plan.bound <= plan.value < planned(four, batch=2, groups=2, mesh="none").value
+    assert verify_build(tmp_path / "b").violations == []
+
+
+@pytest.mark.slow
+def test_the_batch_of_a_stated_mesh_is_the_largest_that_fits(tmp_path: Path) -> None:
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 300))
+    result = compile_model(options(two, tmp_path / "b", mesh="2"), sink=DiagnosticSink())
+    batch = result.plan.tokens
+    assert batch > 1
+    assert "the largest that fits" in dict(result.plan.certificate)["chosen"]
+    assert verify_build(tmp_path / "b").violations == []
+    with pytest.raises(Infeasible):
+        planned(two, mesh="2", batch=batch + 1, groups=1)
 
 
 def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
@@ -142,8 +187,6 @@ def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
         ({"objective": "token-latency", "groups": 2}, "plans one group"),
         ({"profile": (Path("p.json"),)}, "those of one batch"),
         ({"comm": "overlap"}, "--comm overlap"),
-        ({"mesh": "2"}, "--objective tokens plans no meshes"),
-        ({"mesh": "auto", "objective": "token-latency"}, "--objective token-latency plans no meshes"),
     ):
         with pytest.raises(UsageError, match=words):
             planned(two, **more)

@@ -99,9 +99,10 @@ class Oracle:
         microbatches: int = 0,
         memory: int | None = None,
         shares: SharesOf = lambda shape, devices: ((),),
+        groups: int = 0,
     ) -> None:
         """``replicas``: of a stage at most; ``microbatches``: of a training step; 0: inference. ``memory``: bytes per device at
-        most."""
+        most. ``groups``: microbatches in flight at most; 0: any number."""
         topology = module.first(Topology)
         assert topology is not None
         self.module = module
@@ -112,7 +113,7 @@ class Oracle:
             self.mates[device.name] = like & self.mates.keys()
         self.crossing = Crossing(topology, network(topology))
         found = folding(module.entry, module)
-        self.microbatches, self.memory = microbatches, memory
+        self.microbatches, self.memory, self.groups = microbatches, memory, groups
         training = {"training": True, "microbatches": microbatches} if microbatches else {}
         # In training a problem counts sums of gradients as if all were hidden: ``least_of_all`` adds those that are not.
         self.overlap = OVERLAPS[0] if microbatches else None
@@ -205,7 +206,8 @@ class Oracle:
     def worth(self, line: list[tuple[int, int, Place]], spent: list[float]) -> float:
         """The value of a plan whose stages spend so much on a microbatch."""
         each = [seconds / len(replicas_of(block)) for seconds, (_, _, block) in zip(spent, line, strict=True)]
-        return max(each) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
+        value = max(each) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
+        return max(value, sum(spent) / self.groups) if self.groups else value
 
     def stage(
         self,
