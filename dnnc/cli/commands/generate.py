@@ -172,7 +172,10 @@ def _states(path: Path | None, count: int) -> list[dict[str, Any]]:
     for name, array in arrays.items():
         if array.shape[:1] not in ((1,), (count,)):
             found = f"{array.dtype}{list(array.shape)}"
-            raise InvalidInput(WrongState(name, found, f"a first dimension of {count}, or of 1,"), where=str(path))
+            raise InvalidInput(
+                WrongState(name, found, "a first dimension of 1" if count == 1 else f"a first dimension of {count}, or of 1,"),
+                where=str(path),
+            )
     return [{name: array[number % len(array)][None] for name, array in arrays.items()} for number in range(count)]
 
 

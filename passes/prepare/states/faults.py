@@ -82,6 +82,14 @@ class RoleNotStated(Fault, code="E4111"):
     roles: tuple[str, ...]
 
 
+class RoleStatedTwice(Fault, code="E4116"):
+    """--role states two roles of one input, or two inputs of token ids."""
+
+    message = "'{text}' and '{other}' exclude each other: an input has one role, and one input has the token ids"
+    text: str
+    other: str
+
+
 class RoleOfNoInput(Fault, code="E4112"):
     """--role names no input of the model, a state, or an input whose type its role does not have."""
 

@@ -8,6 +8,7 @@ readers. Token ids are the integers ``[B, s]`` that are none of these. A person 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +17,7 @@ from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Func
 from ir.core.ops import Value
 from ir.core.types import DType, TensorType
-from passes.prepare.states.faults import RoleNotStated, RoleOfNoInput
+from passes.prepare.states.faults import RoleNotStated, RoleOfNoInput, RoleStatedTwice
 
 ROLES = "roles"
 """The attribute of a function that lists roles of inputs, ``NAME=ROLE``, which a file beside the model states."""
@@ -90,7 +91,12 @@ def roles_of(func: Func, states: Collection[str], stated: Iterable[str] = ()) ->
     states; ``stated``: roles as ``NAME=ROLE``, before those of the attribute ``roles`` whose types fit. Raises UsageError for
     another text, InvalidInput for a name that is no input or has another type."""
     args = {arg.name[1:]: arg for arg in func.args if arg.name[1:] not in states}
+    stated = tuple(dict.fromkeys(stated))
     found = {name: _stated(args, name, role, text) for text in stated for name, _, role in [text.partition("=")]}
+    for one, other in itertools.combinations(stated, 2):
+        (name, _, role), (second, _, of_second) = one.partition("="), other.partition("=")
+        if name == second or role == of_second == Role.IDS:
+            raise UsageError(RoleStatedTwice(one, other), where="--role")
     of_file = next((attribute.value for key, attribute in func.attributes if key == ROLES), ())
     for name, _, role in (text.rpartition("=") for text in of_file):
         if name in args and any(row.role == role and row.has_type(args[name]) for row in TABLE):

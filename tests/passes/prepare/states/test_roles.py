@@ -66,6 +66,10 @@ def test_a_person_says_more() -> None:
         roles_of(func(inputs), (), ["d=mask"])
     with pytest.raises(InvalidInput, match=r"can have this role: a=lengths, tensor<batch x seq x i64>"):
         roles_of(func(inputs), (), ["a=lengths"])
+    for twice in (["a=ids", "a=mask"], ["a=ids", "b=ids"]):
+        with pytest.raises(UsageError, match=f"'{twice[0]}' and '{twice[1]}' exclude each other"):
+            roles_of(func(inputs), (), twice)
+    assert roles_of(func(inputs), (), ["b=ids", "b=ids"])["b"] is IDS
 
 
 def test_builds_know_all_roles() -> None:
