@@ -119,13 +119,11 @@ class SolvedStage:
 
 @dataclass(frozen=True, slots=True)
 class SolvedStages:
-    """``seconds`` of each of the ``stages`` per microbatch, transfers and hand-over included; ``sends``: what the maker of each
-    crossing value spends on sending it. ``StageSearch.valued`` adds the ``value`` of the sequence and, for a training step that
-    it simulates, the stages as ``staged``."""
+    """``seconds`` of each of the ``stages`` per microbatch, transfers and hand-over included. ``StageSearch.valued`` adds
+    the ``value`` of the sequence and, for a training step that it simulates, the stages as ``staged``."""
 
     seconds: tuple[float, ...]
     stages: tuple[SolvedStage, ...]
-    sends: Mapping[str, float]
     staged: tuple[Staged, ...] = ()
     value: float = math.inf
 
@@ -168,7 +166,7 @@ class StageSolver:
 
     def solved(self, sequence: _Sequence) -> SolvedStages | int:
         made_in: dict[str, tuple[int, Placements]] = {}  # the stage that makes a value, and the layout there
-        seconds, sends = [0.0] * len(sequence.runs), dict[str, float]()
+        seconds = [0.0] * len(sequence.runs)
         stages = []
         sides = alike(sequence.runs)
         for number, (run, ops) in enumerate(zip(sequence.runs, sequence.ops, strict=True)):
@@ -206,7 +204,6 @@ class StageSolver:
                 for reader in readers[name]:
                     sent, received = self.spent(sequence, cutter, name, layout, (number, reader))
                     seconds[number] += sent
-                    sends[name] = sends.get(name, 0.0) + sent
                     seconds[reader] += received
             stages.append(SolvedStage(stage, plan, work))
             seconds[number] += self.exposed(stages[-1])
@@ -214,7 +211,7 @@ class StageSolver:
         each = (
             (own + handover(run.block, alone)) / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True)
         )
-        return SolvedStages(tuple(each), tuple(stages), sends)
+        return SolvedStages(tuple(each), tuple(stages))
 
     def exposed(self, solved: SolvedStage) -> float:
         """Seconds of a microbatch that a stage spends beyond its ``work``: on sums of gradients that its problem takes for

@@ -55,7 +55,6 @@ from passes.partition.chain.pipeline import (
 from passes.partition.chain.solved import SolvedStages, StageSolver
 from passes.partition.chain.submeshes import Block, Submeshes, of_shape
 from passes.partition.layouts.mesh.named import UnfitError
-from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.plan.written import written
 from passes.solvers.anytime import Anytime, Limits, Result
@@ -316,7 +315,7 @@ class StageSearch(Anytime[SolvedStages]):
         meshes = self.meshes.among(blocks) if blocks else self.meshes
         built = False  # whether plans are on forms only whose problems are built
         seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
-        often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
+        nowhere = Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
         held = bounding.held(stages)
         full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
@@ -329,7 +328,7 @@ class StageSearch(Anytime[SolvedStages]):
             key: object = like if places else (id(bound), in_flight if full else 0)
             known = raised.get(key)
             if known is None or known[0] is not bound:
-                costs = bound.seconds + often / block.size
+                costs = bound.seconds.copy()
                 for place, cost in places.items():
                     costs[place] = max(costs[place], cost)
                 for large, most in full:
@@ -376,7 +375,6 @@ class StageSearch(Anytime[SolvedStages]):
                 if cost > known.get((run.first, run.behind), least_cost if self.groups else limit):
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
-            often = often if bounding.volumes.again else self.often(made)
             self.keep(made, made.value)
             if not learnt:
                 if gaps:
@@ -414,23 +412,6 @@ class StageSearch(Anytime[SolvedStages]):
             short = replace(short if short.runs else found, value=found.value)
             if not self.bounding.refine(short, ends - now(), held, exact=False):
                 return short
-
-    def often(self, made: SolvedStages) -> Floats:
-        """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
-        it: what other plans will spend, but no bound."""
-        bounding = self.bounding
-        table = np.zeros((bounding.units.count, bounding.units.count + 1))
-        problem, ops = bounding.base.problem, bounding.base.func.ops
-        home = {op: number for number, stage in enumerate(made.stages) for op in stage.ops}
-        for value in problem.values:
-            node, result = value.maker
-            if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
-                readers = [reader for reader, _ in value.readers if reader < len(ops)]
-                others = len({home[reader] for reader in readers} - {home[node]})
-                maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
-                devices = len(made.stages[home[node]].mesh.devices)
-                table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
-        return table
 
 
 def stages_by_name(
