@@ -58,12 +58,25 @@ READ = (SCHEMA, "dnnc.plan/1")
 def read_plan(path: str | Path) -> tuple[AssignPass | ReplayPass, str]:
     """The edited plan in ``path``, a plan.json or a plan.ir, as the pass that replays it, and the schedule of a plan.ir as
     text, empty where it has none. Raises InvalidInput: not a file, not JSON (or IR text), not a plan."""
+    data, schedule = _stated(path)
+    return replay_from_json(data, str(path)), schedule
+
+
+def _stated(path: str | Path) -> tuple[Any, str]:
+    """What a plan.json says, or would say of a plan.ir, and the schedule of that as text. Raises InvalidInput."""
     if Path(path).suffix == ".ir":
-        data, schedule = _stated_in_text(Path(path))
-        return replay_from_json(data, str(path)), schedule
+        return _stated_in_text(Path(path))
     text = read_input_text(path, "a plan.json or plan.ir", LIMITS.document_bytes)
-    data = parse_json(text, str(path), hint="check the commas of the lists that were edited")
-    return replay_from_json(data, str(path)), ""
+    return parse_json(text, str(path), hint="check the commas of the lists that were edited"), ""
+
+
+def sizes_of(path: str | Path) -> dict[str, int]:
+    """``context``, ``batch`` and ``groups`` of the decoder that a plan.json or plan.ir is of; empty for another model. Raises
+    InvalidInput as ``read_plan``."""
+    data, reader = _stated(path)[0], _Reader(str(path))
+    told = reader.mapping(reader.mapping(data, "plan").get("decoding", {}), "decoding")
+    found = {name: reader.integer(told, name, "decoding", 0) for name in ("context", "batch", "groups")}
+    return {name: size for name, size in found.items() if size} if found["context"] else {}
 
 
 def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:

@@ -224,9 +224,9 @@ def plan_model(
             lambda one: plan_model(one, machines=machines, nameless=nameless, sink=sink, progress=progress, manager=manager),
         )
     clock = _Clock()  # before the imports: they are a part of what a person waits for
-    from dnnc.compile.decoding import of_tokens
+    from dnnc.compile.decoding import of_plan, of_tokens
 
-    options, choice = of_tokens(options), None
+    options, choice = of_tokens(of_plan(options)), None
     if AUTO in (options.batch, options.groups):
         with clock.step("choose"):
             progress("choose batch and groups", None)

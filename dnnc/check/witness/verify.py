@@ -329,7 +329,9 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
                 found.violations.append(f"the witness has a price of {name}, which is no type of the devices")
         proof = Proof(record.plans, record.bound, proven(facts, record))
         if plan.minimises.decodes and CHOSEN in dict(plan.certificate):
-            proof.note = "with the batch of the plan; of other batches it rests on the search"
+            proof.note = "for the batch and groups of the plan; that no others have more tokens was not verified here"
+            if record.plans == MESHES:
+                proof.note = "for the batch and groups of the plan; the search looked at no others"
         if record.plans == MESH:
             if any(not stage.mesh for stage in plan.stages) or len(plan.stages) != 1:
                 found.violations.append("the witness is of one mesh, and the plan is not on one")
@@ -342,7 +344,8 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         if search:
             from dnnc.check.witness.exhaustive import searched
 
-            proof.searched, proof.note = searched(facts, record)
+            proof.searched, why = searched(facts, record)
+            proof.note = "; ".join(filter(None, (proof.note, why)))
             if proof.searched is not None and record.bound < math.inf and record.bound > proof.searched * (1 + CLOSE):
                 found.violations.append(
                     f"no plan on {record.plans} is claimed below {record.bound!r} s; a plain search finds {proof.searched!r} s"

@@ -12,6 +12,7 @@
 from dnnc.compile.decoding.prompt import prompt_of, with_chunk
 from dnnc.compile.decoding.steps import (
     keeps_states,
+    of_plan,
     of_states,
     of_tokens,
     sized,
@@ -19,4 +20,14 @@ from dnnc.compile.decoding.steps import (
     with_states,
 )
 
-__all__ = ["keeps_states", "of_states", "of_tokens", "prompt_of", "sized", "with_chunk", "with_past_checked", "with_states"]
+__all__ = [
+    "keeps_states",
+    "of_plan",
+    "of_states",
+    "of_tokens",
+    "prompt_of",
+    "sized",
+    "with_chunk",
+    "with_past_checked",
+    "with_states",
+]

@@ -80,6 +80,17 @@ def of_states(options: CompileOptions) -> CompileOptions:
     return options
 
 
+def of_plan(options: CompileOptions) -> CompileOptions:
+    """The options, with the context, the batch and the groups of the plan of ``--plan`` where nobody states others. Raises
+    InvalidInput for a file that is no plan."""
+    if options.plan is None:
+        return options
+    from dnnc.build.plan_reader import sizes_of
+
+    missing = {name: size for name, size in sizes_of(options.plan).items() if getattr(options, name) is None}
+    return replace(options, **missing)  # type: ignore[arg-type]
+
+
 def of_tokens(options: CompileOptions) -> CompileOptions:
     """The options, with the batch and the groups that the objective has by default. Raises UsageError for options of tokens
     that exclude each other."""
@@ -318,6 +329,7 @@ __all__ = [
     "chunk_of",
     "fixed_batch",
     "keeps_states",
+    "of_plan",
     "of_states",
     "of_tokens",
     "read_at",

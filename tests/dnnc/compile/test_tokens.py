@@ -71,7 +71,7 @@ def test_unlike_replicas_serve_groups_in_proportion_to_speed(tmp_path: Path) -> 
     data = json.loads((tmp_path / "b" / "plan.json").read_text())
     assert data["decoding"]["serving"] == {"0": list(stage.serves)}
     assert verify_build(tmp_path / "b").violations == []
-    again = options(two, tmp_path / "c", objective="", batch=4, groups=6, plan=tmp_path / "b" / "plan.json")
+    again = options(two, tmp_path / "c", objective="", context=None, plan=tmp_path / "b" / "plan.json")
     replayed = compile_model(again, sink=DiagnosticSink()).plan
     assert (replayed.value, replayed.objective, replayed.stages) == (result.plan.value, "tokens", result.plan.stages)
     data["decoding"]["serving"]["0"] = [0] * 6
