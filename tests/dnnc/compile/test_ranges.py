@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -16,7 +16,6 @@ import dnnc
 from dnnc.build.build import Build
 from dnnc.cli import main
 from dnnc.data.generate import random_inputs
-from dnnc.engines.onnxruntime import run_build
 from ir.core.module import Stage
 from tests.dnnc.onnx.models import model
 
@@ -86,7 +85,7 @@ BOTH = ("--dim", "B=1..4", "--dim", "S=0..12")
 
 @pytest.mark.parametrize(
     "options",
-    [BOTH, (*BOTH, "--stages", "2"), (*BOTH, "--stages", "3"), ("--dim", "B=2", "--dim", "ids.1=1..12", "--stages", "2")],
+    [BOTH, (*BOTH, "--stages", "3"), ("--dim", "B=2", "--dim", "ids.1=1..12", "--stages", "2")],
     ids=" ".join,
 )
 def test_each_size_gives_the_outputs_of_the_model(options: tuple[str, ...], tmp_path: Path) -> None:
@@ -125,14 +124,18 @@ def one_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@given(batch=st.integers(1, 4), length=st.integers(0, 12), seed=st.integers(0, 9))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_size(one_build: Path, batch: int, length: int, seed: int) -> None:
-    feeds = fed(batch, length, seed)
-    found = run_build(Build.open(one_build / "build"), [feeds]).outputs[0]
-    expected = onnxruntime.InferenceSession(str(one_build / "attends.onnx")).run(["y", "sums"], feeds)
-    for name, value in zip(("y", "sums"), expected, strict=True):
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+def test_any_size(one_build: Path) -> None:
+    session = onnxruntime.InferenceSession(str(one_build / "attends.onnx"))
+    with dnnc.load(one_build / "build").start() as build:
+
+        @given(batch=st.integers(1, 4), length=st.integers(0, 12), seed=st.integers(0, 9))
+        @settings(max_examples=8, deadline=None)
+        def same(batch: int, length: int, seed: int) -> None:
+            feeds = fed(batch, length, seed)
+            for found, expected in zip(build.run(["y", "sums"], feeds), session.run(["y", "sums"], feeds), strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+        same()
 
 
 def test_sizes_out_of_range_are_refused(one_build: Path, capsys: pytest.CaptureFixture[str]) -> None:

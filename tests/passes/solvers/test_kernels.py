@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,39 +22,49 @@ class Before(NamedTuple):
 def add(given):
     return given.number + 1
 
-print(add(Before(1)))
+answer = add(Before(1))
 """
 
 
-def test_a_cache_that_names_what_is_no_more_is_made_anew(tmp_path: Path) -> None:
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], int]:
+    """Writes modules, the text of each by its name, and imports the last one anew with a cache of its own: its ``answer``."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def imported(texts: dict[str, str]) -> int:
+        for name, text in texts.items():
+            file = tmp_path / f"{name}.py"
+            if not file.exists() or file.read_text() != text:  # what did not change keeps its time
+                file.write_text(text)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        found: int = importlib.import_module(list(texts)[-1]).answer
+        return found
+
+    return imported
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="kernels are not compiled")
+def test_a_cache_that_names_what_is_no_more_is_made_anew(answer: Callable[[dict[str, str]], int], tmp_path: Path) -> None:
     """The index of a kernel's cache holds the types of its arguments: a tuple that had been renamed ended the process."""
-    file = tmp_path / "kernel.py"
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for text in (KERNEL, KERNEL.replace("Before", "Behind")):
-        file.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-c", "import kernel"], capture_output=True, text=True, check=False, env=environment
-        )
-        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+        assert answer({"kernel_of_a_test": text}) == 2
     assert list((tmp_path / "cache").rglob("*.nbi"))
 
 
-def test_what_another_file_brings_into_a_kernel_is_not_kept(tmp_path: Path) -> None:
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="kernels are not compiled")
+def test_what_another_file_brings_into_a_kernel_is_not_kept(answer: Callable[[dict[str, str]], int]) -> None:
     """A kernel is compiled with those that it calls and with the numbers that it names."""
-    caller = "from other import ADDED, more\nfrom passes.solvers.kernels import compiled\n\n"
-    caller += "@compiled\ndef add(number):\n    return more(number) + ADDED\n\nprint(add(1))\n"
+    caller = "from other_of_a_test import ADDED, more\nfrom passes.solvers.kernels import compiled\n\n"
+    caller += "@compiled\ndef add(number):\n    return more(number) + ADDED\n\nanswer = add(1)\n"
     other = (
         "from passes.solvers.kernels import {how}\nADDED = {added}\n\n@{how}\ndef more(number):\n    return number + {number}\n"
     )
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    (tmp_path / "caller.py").write_text(caller)
     for how, added, number in (("compiled", 1, 1), ("inlined", 5, 7), ("inlined", 5, 9)):
-        (tmp_path / "other.py").write_text(other.format(how=how, added=added, number=number))
-        command = [sys.executable, "-B", "-c", "import caller"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert (done.returncode, done.stdout) == (0, f"{1 + number + added}\n"), done.stderr
+        texts = {"other_of_a_test": other.format(how=how, added=added, number=number), "caller_of_a_test": caller}
+        assert answer(texts) == 1 + number + added
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="kernels are not compiled")

@@ -116,30 +116,31 @@ def test_answers_in_asyncio(session: Session) -> None:
     assert asyncio.run(both()) == [greedy([1, 2, 3], 5, CONTEXT), greedy([4], 5, CONTEXT)]
 
 
-@pytest.mark.parametrize(
-    ("ids", "options", "words"),
-    [
-        ([1] * 16, {}, "the prompt has 16 tokens; the context of 16 holds 15"),
-        ([], {}, "the prompt has no tokens"),
-        ([1, VOCABULARY], {}, "token 29 is none of the model's, which are 0 to 28"),
-        ([-1], {}, "token -1"),
-        ([1], {"top_p": 0.0}, "top_p is 0.0"),
-        ([1], {"temperature": float("nan")}, "temperature is nan"),
-        ([1], {"max_tokens": 0}, "max_tokens is 0"),
-        ([1], {"max_tokens": 2.5}, "max_tokens is 2.5; a whole number expected"),
-        ([1], {"top_k": 2.5}, "top_k is 2.5; a whole number expected"),
-        ([1], {"seed": "a"}, "seed is 'a'; a whole number expected"),
-        ([1], {"temperature": None}, "temperature is None; a number expected"),
-        ([1], {"stop": "ab"}, "stop is 'ab'; token ids expected"),
-        ("ab", {}, "ids is 'ab'; token ids expected"),
-        ([1.5], {}, "ids is 1.5; a whole number expected"),
-        (np.array([[1, 2]]), {}, "ids is array.*; a whole number expected"),
-    ],
+REFUSED: tuple[tuple[Any, dict[str, Any], str], ...] = (
+    ([1] * 16, {}, "the prompt has 16 tokens; the context of 16 holds 15"),
+    ([], {}, "the prompt has no tokens"),
+    ([1, VOCABULARY], {}, "token 29 is none of the model's, which are 0 to 28"),
+    ([-1], {}, "token -1"),
+    ([1], {"top_p": 0.0}, "top_p is 0.0"),
+    ([1], {"temperature": float("nan")}, "temperature is nan"),
+    ([1], {"max_tokens": 0}, "max_tokens is 0"),
+    ([1], {"max_tokens": 2.5}, "max_tokens is 2.5; a whole number expected"),
+    ([1], {"top_k": 2.5}, "top_k is 2.5; a whole number expected"),
+    ([1], {"seed": "a"}, "seed is 'a'; a whole number expected"),
+    ([1], {"temperature": None}, "temperature is None; a number expected"),
+    ([1], {"stop": "ab"}, "stop is 'ab'; token ids expected"),
+    ("ab", {}, "ids is 'ab'; token ids expected"),
+    ([1.5], {}, "ids is 1.5; a whole number expected"),
+    (np.array([[1, 2]]), {}, "ids is array.*; a whole number expected"),
 )
-def test_requests_that_are_refused(session: Session, ids: Any, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(DnncError, match=words):
-        session.generate(ids, **options)
-    assert list(session.generate([1, 2], max_tokens=1)) == greedy([1, 2], 1, CONTEXT)
+"""Tokens and options of a request, and what is said of them."""
+
+
+def test_requests_that_are_refused(session: Session) -> None:
+    for ids, options, words in REFUSED:
+        with pytest.raises(DnncError, match=words):
+            session.generate(ids, **options)
+        assert list(session.generate([1, 2], max_tokens=1)) == greedy([1, 2], 1, CONTEXT)
 
 
 def test_a_session_that_generates_takes_no_microbatches(session: Session) -> None:

@@ -54,7 +54,6 @@ def model(folder: Path, kind: str) -> Path:
         ("string", ()),
         ("uint4", ()),
         ("float8_e4m3fn", ()),
-        ("string", ("--strategy", "replicate")),
         ("int4", ("--strategy", "replicate")),
     ],
 )

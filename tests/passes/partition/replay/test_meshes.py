@@ -38,7 +38,7 @@ from tests.passes.partition.on_meshes import on_meshes
 
 SEARCHED = "search of each stage, for these stages on these meshes"
 BERT = "zoo:bert-base,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"
-T5 = "zoo:t5-base,layers=2,hidden=64,heads=4,ffn=128,vocab=128,seq=16,batch=4"
+T5 = "zoo:t5-base,layers=1,hidden=64,heads=4,ffn=128,vocab=128,seq=16,batch=4"
 PAIR = """
 module @pair {opset.onnx = 20} {
   resource @up : tensor<64x256xf32> = declared
