@@ -311,8 +311,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
         module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
     if any(step.name == "differentiate" for step in pipeline):
-        require_loss(options.training, module.entry, where="--loss")
-        require_engine(where="--objective training")
+        require_loss(options.training, module.entry)
+        require_engine()
     weights = _available_weights(module, options, sink)
     require_bound(module, options.model)
     if not options.plan_only:

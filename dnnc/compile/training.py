@@ -263,18 +263,18 @@ def decays(module: Module, options: TrainingOptions) -> bool:
     return not facets or any({**DEFAULTS[one.name], **given, **one.numbers}["weight_decay"] for one in facets)
 
 
-def require_engine(where: str) -> None:
+def require_engine() -> None:
     """Raises UsageError where what programs for training run on is not installed."""
     if missing := tuple(name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None):
-        raise UsageError(EngineMissing(missing), where=where)
+        raise UsageError(EngineMissing(missing), where="--objective training")
 
 
-def require_loss(options: TrainingOptions, entry: Func, *, where: str) -> None:
+def require_loss(options: TrainingOptions, entry: Func) -> None:
     """Raises UsageError where no loss is given, with the outputs that there are and an example."""
     if options.loss:
         return
     outputs = tuple(value.name.removeprefix("%") for value in entry.results)
-    raise UsageError(LossMissing(outputs, next(_examples(entry.results), "mse:OUTPUT")), where=where)
+    raise UsageError(LossMissing(outputs, next(_examples(entry.results), "mse:OUTPUT")), where="--loss")
 
 
 def saves_by_recomputing(schedule: Schedule) -> bool:

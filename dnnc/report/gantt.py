@@ -119,13 +119,17 @@ def _block(event: TraceEvent | None, length: int) -> str:
     return f"{told if len(told) < length else event.kind:{event.kind.lower()}<{length}}"
 
 
-def gantt_svg(events: Iterable[TraceEvent], title: str, memory: Memory | None = None, width: int = 1280) -> str:
+WIDTH = 1280
+"""Of a timeline as SVG, in pixels."""
+
+
+def gantt_svg(events: Iterable[TraceEvent], title: str, memory: Memory | None = None) -> str:
     """An SVG with a bar per device over an axis of seconds. ``memory``: bytes that a device holds, drawn below its bar. Each
     block has a tooltip."""
     rows = _rows(events)
     end = max((event.end for row in rows.values() for event in row), default=0.0) or 1.0
     left = 16 + 7 * max((len(visible(name)) for name in rows), default=0)
-    scale = (width - left - 16) / end
+    scale = (WIDTH - left - 16) / end
     top, parts = 34, list[str]()
     for name, row in rows.items():
         held = memory.get(name, ()) if memory else ()
@@ -144,10 +148,10 @@ def gantt_svg(events: Iterable[TraceEvent], title: str, memory: Memory | None = 
         parts.append(f'<text x="{x + 16}" y="{top + 40}">{NAMES[kind]}</text>')
         x += 32 + 7 * len(NAMES[kind])
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + 52}" width="{width}" height="{top + 52}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + 52}" width="{WIDTH}" height="{top + 52}" '
         'font-family="sans-serif" font-size="12">'
     )
-    frame = f'<rect width="{width}" height="{top + 52}" fill="white"/><text x="8" y="20" font-size="14">{_text(title)}</text>'
+    frame = f'<rect width="{WIDTH}" height="{top + 52}" fill="white"/><text x="8" y="20" font-size="14">{_text(title)}</text>'
     return "\n".join([head, frame, *parts, "</svg>"]) + "\n"
 
 

@@ -33,7 +33,7 @@ class Table:
         object.__setattr__(self, "rows", tuple(tuple(map(visible, row)) for row in self.rows))
 
 
-def table_text(table: Table, indent: str = "") -> str:
+def table_text(table: Table) -> str:
     """Plain text of the table, a newline after each line."""
     headers = tuple(column.header for column in table.columns)
     widths = [max(len(line[index]) for line in (headers, *table.rows)) for index in range(len(headers))]
@@ -43,7 +43,7 @@ def table_text(table: Table, indent: str = "") -> str:
             cell.rjust(width) if column.number else cell.ljust(width)
             for cell, width, column in zip(line, widths, table.columns, strict=True)
         )
-        lines.append((indent + "  ".join(cells)).rstrip())
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
 
 

@@ -45,8 +45,8 @@ def costed(
     require_bound(module, options.model)
     if training:
         options = of_zoo(options, module.entry)
-        require_loss(options.training, module.entry, where="--loss")
-        require_engine(where="--objective training")
+        require_loss(options.training, module.entry)
+        require_engine()
         pipelines = [build_pipeline(options)]
     modules = []
     for steps in pipelines if len(topology.devices) > 1 else pipelines[:1]:

@@ -14,22 +14,22 @@ from ir.layout_rules.rule import Kind
 
 def matmul(draft: Draft) -> None:
     """``[.., M, K] x [.., K, N]`` with broadcast batch dimensions; a vector lacks M, or N."""
-    _product(draft, _matrix(draft.rank(0), "m", "k"), _matrix(draft.rank(1), "n", "k", swapped=True))
+    _product(draft, _matrix(draft.rank(0), "m"), _matrix(draft.rank(1), "n", swapped=True))
 
 
 def fused_matmul(draft: Draft) -> None:
     """com.microsoft.FusedMatMul: operands may be transposed; the product is scaled."""
     if draft.get("transBatchA", 0) or draft.get("transBatchB", 0):
         raise UnfitError("transposes batch dimensions")
-    first = _matrix(draft.rank(0), "m", "k", swapped=bool(draft.get("transA", 0)))
-    _product(draft, first, _matrix(draft.rank(1), "n", "k", swapped=not draft.get("transB", 0)))
+    first = _matrix(draft.rank(0), "m", swapped=bool(draft.get("transA", 0)))
+    _product(draft, first, _matrix(draft.rank(1), "n", swapped=not draft.get("transB", 0)))
 
 
-def _matrix(rank: int, outer: str, inner: str, *, swapped: bool = False) -> list[str]:
-    """The labels of an operand; batch dimensions are numbered from the last one."""
+def _matrix(rank: int, outer: str, *, swapped: bool = False) -> list[str]:
+    """The labels of an operand, whose summed dimension is ``k``; batch dimensions are numbered from the last one."""
     if rank < 1:
         raise UnfitError("a product of scalars")
-    last = [inner] if rank == 1 else [inner, outer] if swapped else [outer, inner]
+    last = ["k"] if rank == 1 else ["k", outer] if swapped else [outer, "k"]
     return [f"b{i}" for i in reversed(range(rank - len(last)))] + last
 
 

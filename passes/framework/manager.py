@@ -43,12 +43,11 @@ class PassCrash(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What one run of a pass did: its text, seconds in it and in the verifier after it, and whether anything changed."""
+    """What one run of a pass did: its text, seconds in it, and whether anything changed."""
 
     name: str
     text: str
     seconds: float
-    verify_seconds: float
     changed: bool
     ops: int
 
@@ -133,7 +132,6 @@ class PassManager:
             result = step.run(module, context)
             seconds = time.perf_counter() - start
             changed = result is not module and result != module
-            start = time.perf_counter()
             if self.verify and changed and (faults := ir.verify(result, dialects=context.dialects)):
                 raise InvariantError(faults, step.name)
         except (DnncError, MemoryError, OSError):  # faults of the input or of the machine, told as such
@@ -147,7 +145,7 @@ class PassManager:
             self._blame_input(error, context)
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
         ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage | Program))
-        self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
+        self.reports.append(PassReport(step.name, pass_text(step), seconds, changed, ops))
         _LOG.debug("%s: %.3f s, %d ops%s", self.reports[-1].text, seconds, ops, "" if changed else ", no change")
         return result if changed else module
 

@@ -34,15 +34,11 @@ def _skip_norm(node: Node) -> list[Shape]:
     return [x, (*x[:-1], 1), (*x[:-1], 1), x]
 
 
-def _embed(table: int) -> Rule:
+def _embed(node: Node) -> list[Shape]:
     """(Q)EmbedLayerNormalization(ids [B, S], .., table [V, H], ..): [B, S, H], the mask index [B], and the sum [B, S, H]."""
-
-    def rule(node: Node) -> list[Shape]:
-        batch, length = ranked(node.shape(0), 2)
-        embedded = (batch, length, ranked(node.shape(table), 2)[1])
-        return [embedded, (batch,), embedded]
-
-    return rule
+    batch, length = ranked(node.shape(0), 2)
+    embedded = (batch, length, ranked(node.shape(2), 2)[1])
+    return [embedded, (batch,), embedded]
 
 
 def _quantize(node: Node) -> list[Shape]:
@@ -181,7 +177,7 @@ RULES: dict[str, Rule] = {
     "com.microsoft.ComplexMulConj": _broadcast(0, 1),
     "com.microsoft.CropAndResize": _crop_and_resize,
     "com.microsoft.DequantizeWithOrder": _dequantize_ordered,
-    "com.microsoft.EmbedLayerNormalization": _embed(2),
+    "com.microsoft.EmbedLayerNormalization": _embed,
     "com.microsoft.ExpandDims": _expand_dims,
     "com.microsoft.GatherBlockQuantized": _gather_blocks,
     "com.microsoft.GatherND": _gather_nd,
@@ -191,7 +187,7 @@ RULES: dict[str, Rule] = {
     "com.microsoft.MurmurHash3": _hash,
     "com.microsoft.NGramRepeatBlock": _like(1),
     "com.microsoft.Pad": _pad,
-    "com.microsoft.QEmbedLayerNormalization": _embed(2),
+    "com.microsoft.QEmbedLayerNormalization": _embed,
     "com.microsoft.QLinearAdd": _broadcast(0, 3),
     "com.microsoft.QLinearConcat": _concat,
     "com.microsoft.QLinearMul": _broadcast(0, 3),

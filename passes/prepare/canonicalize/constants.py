@@ -112,11 +112,11 @@ def dense_ints(dense: Dense) -> tuple[int, ...] | None:
     return tuple(int.from_bytes(data[i : i + size], "little", signed=signed) for i in range(0, len(data), size))
 
 
-def ints_dense(values: Iterable[int], *, scalar: bool = False, dtype: DType = DType.I64) -> Dense:
-    """A 1-D tensor of these integers (0-D when ``scalar``)."""
+def ints_dense(values: Iterable[int], *, scalar: bool = False) -> Dense:
+    """A 1-D tensor of these integers of 64 bits (0-D when ``scalar``)."""
     items = tuple(values)
-    data = b"".join(value.to_bytes(dtype.bits // 8, "little", signed=dtype.value[0] == "i") for value in items)
-    return Dense(TensorType(dtype, () if scalar else (len(items),)), data)
+    data = b"".join(value.to_bytes(8, "little", signed=True) for value in items)
+    return Dense(TensorType(DType.I64, () if scalar else (len(items),)), data)
 
 
 def holds(dtype: DType, value: int | float) -> bool:

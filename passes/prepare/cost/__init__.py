@@ -39,7 +39,7 @@ from passes.graph.graph import COST_PARTS, reads, total_cost
 from passes.graph.sizes import sized_results
 from passes.graph.sizes import sizes as unknown_sizes
 from passes.prepare.cost import backward, contractions, microsoft, pointwise
-from passes.prepare.cost.facts import Formula, OpFacts, Work, compute_dtype
+from passes.prepare.cost.facts import Formula, OpFacts, Work
 from passes.prepare.cost.faults import NoFormula, TooMuchWork, UnboundDimension, UnknownSizes
 from passes.prepare.cost.measured import with_measurements
 from passes.prepare.cost.scalar import scalar_steps
@@ -395,4 +395,4 @@ class _Sizes:
             context.sink.warn(UnknownSizes(found.text, reason, self.unknown, hint), where=found.unknown[0])
 
 
-__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage"]
+__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "coverage"]

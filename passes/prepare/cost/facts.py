@@ -139,37 +139,3 @@ def split_gradients(facts: OpFacts, flops: dict[int, int]) -> tuple[int, int]:
         return 0, 0
     inputs = sum(n for i, n in flops.items() if facts.is_float(i) and not facts.is_resource(i) and facts.needs(i))
     return inputs, sum(n for i, n in flops.items() if facts.trainable(i))
-
-
-# Ops whose first result is wider than what they compute on, and the operand of the type that they compute on: quantised
-# products accumulate in 32 bits.
-_NARROW_INPUT = {
-    "ConvInteger": 0,
-    "DynamicQuantizeLSTM": 1,
-    "DynamicQuantizeMatMul": 1,
-    "MatMulInteger": 0,
-    "MatMulInteger16": 0,
-    "MatMulIntegerToFloat": 0,
-    "QAttention": 0,
-    "QGemm": 0,
-    "QLinearConv": 0,
-    "QLinearMatMul": 0,
-}
-
-
-def compute_dtype(op: Op, types: dict[str, Type]) -> DType | None:
-    """The element type whose rate an op runs at.
-
-    That of a quantised product's first operand, or of its weight where it quantises the first itself; else the first result's
-    when it is floating point (``Gather``, ``Where``, ``Cast`` to a float); else the first floating-point operand's
-    (comparisons, ``ArgMax``); else the first result's, then operand's. None without any tensor. ``types`` maps names to types;
-    names it does not hold are passed over."""
-    narrow = _NARROW_INPUT.get(op.name.rpartition(".")[2])
-    if narrow is not None and narrow < len(op.operands) and isinstance(t := types.get(op.operands[narrow]), TensorType):
-        return t.dtype
-    operands = [t.dtype for name in op.operands if isinstance(t := types.get(name), TensorType)]
-    results = [value.type.dtype for value in op.results if isinstance(value.type, TensorType)]
-    if results and results[0].is_float:
-        return results[0]
-    candidates = [*(dtype for dtype in operands if dtype.is_float), *results, *operands]
-    return candidates[0] if candidates else None

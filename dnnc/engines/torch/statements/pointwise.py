@@ -139,9 +139,9 @@ def _fast_gelu(call: Call) -> str:
     return f'F.gelu({x}, approximate="tanh")'
 
 
-def _swish(key: str, default: float) -> Emitter:
+def _swish(default: float) -> Emitter:
     def emit(call: Call) -> str:
-        x, alpha = call.arg(0), call.float(key, default)
+        x, alpha = call.arg(0), call.float("alpha", default)
         return f"F.silu({x})" if alpha == "1.0" else f"{x} * torch.sigmoid({alpha} * {x})"
 
     return emit
@@ -221,10 +221,10 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.Selu": _selu,
     "onnx.Shrink": _shrink,
     "onnx.Sum": lambda call: " + ".join(call.args),
-    "onnx.Swish": _swish("alpha", 1.0),
+    "onnx.Swish": _swish(1.0),
     "onnx.ThresholdedRelu": lambda call: f"F.threshold({call.arg(0)}, {call.float('alpha', 1.0)}, 0.0)",
     "onnx.com.microsoft.FastGelu": _fast_gelu,
-    "onnx.com.microsoft.QuickGelu": _swish("alpha", 1.702),
-    "onnx.com.microsoft.ScaledSiLU": _swish("alpha", 1.0),
+    "onnx.com.microsoft.QuickGelu": _swish(1.702),
+    "onnx.com.microsoft.ScaledSiLU": _swish(1.0),
 }
 """Full name of an op -> its emitter."""

@@ -55,9 +55,10 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
     return f"{prelude(ops)}\n\ndef run(values, device):\n{body}\n", names
 
 
-def run_function(func: Func, module: Module, values: Mapping[str, torch.Tensor], device: str = "cpu") -> list[torch.Tensor]:
-    """The results of ``func``. ``values``: name in the IR -> tensor, of arguments and resources (see ``function_source``)."""
-    return list(compiled(module, func)(values, device))
+def run_function(func: Func, module: Module, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The results of ``func`` on the processor. ``values``: name in the IR -> tensor, of arguments and resources (see
+    ``function_source``)."""
+    return list(compiled(module, func)(values, "cpu"))
 
 
 def compiled(module: Module, func: Func) -> Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]]:

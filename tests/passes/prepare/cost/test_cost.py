@@ -18,10 +18,9 @@ from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, pa
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.facets import Cost
 from ir.core.module import Declared
-from ir.core.ops import Op, Value
 from ir.core.types import SeqType, Type
 from passes import PassContext, PassManager, parse_pipeline
-from passes.prepare.cost import FORMULAS, CostPass, compute_dtype, coverage
+from passes.prepare.cost import FORMULAS, CostPass, coverage
 
 F32 = DType.F32
 
@@ -421,23 +420,6 @@ def test_coverage_counts_regions_and_names_what_has_no_formula() -> None:
     ]
     assert found.fraction == pytest.approx(2 / 3)
     assert context.statistics["cost"]["default_ops"] == "onnx.vendor.Mystery x1"
-
-
-@pytest.mark.parametrize(
-    ("name", "operands", "result", "expected"),
-    [
-        ("onnx.MatMul", [DType.F16, DType.F16], DType.F16, DType.F16),
-        ("onnx.MatMulInteger", [DType.U8, DType.I8], DType.I32, DType.U8),
-        ("onnx.Gather", [DType.BF16, DType.I64], DType.BF16, DType.BF16),
-        ("onnx.Greater", [F32, F32], DType.BOOL, F32),
-        ("onnx.Add", [DType.I64, DType.I64], DType.I64, DType.I64),
-    ],
-)
-def test_compute_dtype(name: str, operands: list[DType], result: DType, expected: DType) -> None:
-    types: dict[str, Type] = {f"%x{i}": tensor(4, dtype=dtype) for i, dtype in enumerate(operands)}
-    op = Op(name, tuple(types), (Value("%y", tensor(4, dtype=result)),))
-    assert compute_dtype(op, types) is expected
-    assert compute_dtype(Op("onnx.Nothing"), {}) is None
 
 
 QUANTISED = """module @m {opset.onnx = 20} {
