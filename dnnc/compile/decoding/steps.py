@@ -133,7 +133,7 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
     makers = {value.name: op for op in func.ops for value in op.results}
-    if pairs and all(cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
+    if pairs and all(pair.grows is None and cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
         raise InvalidInput(NoCaches(", ".join(pair.source for pair in pairs[:4])), where="--context")
     _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
