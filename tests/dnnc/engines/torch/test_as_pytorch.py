@@ -1,9 +1,8 @@
-"""The table "as PyTorch": modules of many kinds, trained for 5 steps by the processes of a plan, are as far as rounding from
+"""The table "as PyTorch": modules of many kinds, trained for 5 steps by processes on each plan, are as far as rounding from
 what PyTorch makes of them (``python -m tests.dnnc.engines.torch.pytorch_modules`` prints how far)."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,10 @@ def test_the_table_has_forty_modules_and_more() -> None:
     assert len(modules.WHOLE) >= 30
 
 
-@pytest.mark.parametrize(("name", "plan"), zip(modules.CASES, itertools.cycle(modules.PLANS), strict=False))
-def test_steps_are_pytorchs(name: str, plan: str, tmp_path: Path) -> None:
-    """A module on one plan, the plans in turn: that each plan computes the step of its module is proven as it is compiled."""
-    assert modules.Trial(name, tmp_path).difference(plan) < CLOSE
+@pytest.mark.parametrize("name", modules.CASES)
+def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
+    trial = modules.Trial(name, tmp_path)
+    assert max(trial.difference(plan) for plan in modules.PLANS) < CLOSE
 
 
 @pytest.mark.parametrize("number", range(len(modules.WHOLE)))
