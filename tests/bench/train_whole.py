@@ -11,7 +11,8 @@ the upper quartile of the paces of its steps, of all turns, without the first th
 - two stages over what their bubble allows: at least 0.85. That is the step in which the simulator has the passes of both
   stages, whose seconds are measured where one rank runs both by turns;
 - the memory that the plan predicts of a rank over the peak of its process's own memory, without pages of files, above what it
-  holds before the weights: within 10 %.
+  holds before the weights: within 10 %, or within 16 MB. This is the peak on a device with as much memory as the plan needs;
+  where there is more (``rank.has_room``), ranks keep freed memory, and that peak is printed behind it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.bench.machine import header
 ONE, REPLICAS, STAGES, ALONE = "one device", "two replicas", "two stages", "two stages on one device"
 TORCH = {"PyTorch, 1 thread": 1, "PyTorch, 2 threads": 2}
 TARGETS = {ONE: 0.95, REPLICAS: 1.6, STAGES: 0.85}
-NEAR, WARM = 0.1, 3
+NEAR, APART, WARM = 0.1, 16e6, 3
 SPLIT = {ONE: (1, 1, 1), REPLICAS: (2, 1, 2), STAGES: (8, 2, 1)}
 """Microbatches of a step, stages, replicas."""
 
@@ -154,7 +155,8 @@ def train_as_rank(arguments: list[str]) -> None:
     """A rank of ``dnnc train``, and the bytes of its own memory at most, above those before it has weights."""
     from dnnc.engines.torch import rank
 
-    before, load = [0], rank.load_weights
+    before, load, room = [0], rank.load_weights, bool(os.environ["ROOM"])
+    rank.has_room = lambda step, number: room
 
     def loads(*given: Any) -> Any:
         before[0] = _resident()
@@ -166,13 +168,16 @@ def train_as_rank(arguments: list[str]) -> None:
     sys.exit(code)
 
 
-def peaks(build: Path, samples: Path, steps: int) -> list[int]:
-    """The peak of each rank of a build."""
+def peaks(build: Path, samples: Path, steps: int, *, room: bool = False) -> list[int]:
+    """The peak of each rank of a build; ``room``: of ranks that keep freed memory."""
+    from dnnc.engines.torch.launch.starting import rank_environment
+
     world = len(planned(build))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     joined = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "PEAK": str(build / "peak")}
+    joined.update(OMP_NUM_THREADS="1", ROOM="1" * room)
     asked = [
         sys.executable,
         "-m",
@@ -185,7 +190,7 @@ def peaks(build: Path, samples: Path, steps: int) -> list[int]:
         str(samples),
     ]
     ranks = [
-        subprocess.Popen(asked, env={**os.environ, **joined, "RANK": str(rank)}, stdout=subprocess.DEVNULL)
+        subprocess.Popen(asked, env=rank_environment({**joined, "RANK": str(rank)}), stdout=subprocess.DEVNULL)
         for rank in range(world)
     ]
     if any([process.wait() for process in ranks]):
@@ -230,6 +235,7 @@ def compare(name: str, steps: int, rounds: int) -> bool:
         for process in torches.values():
             process.end()
         memory.update({plan: peaks(builds[plan], samples, WARM) for plan in SPLIT})
+        roomy = {plan: peaks(builds[plan], samples, WARM, room=True) for plan in SPLIT}
         foreseen = {plan: planned(builds[plan]) for plan in SPLIT}
     beside = {ONE: "PyTorch, 1 thread", REPLICAS: ONE, STAGES: ALONE}
     print(f"{name:20}   step ms  samples/s   ratio  target  peak MB of each rank (planned over it)")
@@ -240,9 +246,11 @@ def compare(name: str, steps: int, rounds: int) -> bool:
         if plan in beside:
             ratio = pace / quick(paces[beside[plan]])
             over = [about / peak for about, peak in zip(foreseen[plan], memory[plan], strict=True)]
-            good &= ratio >= TARGETS[plan] and all(abs(one - 1) <= NEAR for one in over)
+            apart = [abs(about - peak) <= APART for about, peak in zip(foreseen[plan], memory[plan], strict=True)]
+            good &= ratio >= TARGETS[plan] and all(few or abs(one - 1) <= NEAR for few, one in zip(apart, over, strict=True))
             held = ", ".join(f"{peak / 1e6:.0f} ({one:.2f})" for peak, one in zip(memory[plan], over, strict=True))
-            line += f"  {ratio:6.2f}  {TARGETS[plan]:6.2f}  {held}"
+            most = ", ".join(f"{peak / 1e6:.0f}" for peak in roomy[plan])
+            line += f"  {ratio:6.2f}  {TARGETS[plan]:6.2f}  {held}; with room {most}"
         else:
             line += f"{'':17} {memory[plan][0] / 1e6:.0f}"
         print(line, flush=True)
