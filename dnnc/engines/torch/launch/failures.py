@@ -83,9 +83,11 @@ class Ended:
         return failure(fault, where=self._at(said["rank"]))
 
     def _ended(self, rank: int, status: int) -> DnncError:
-        """The error of a rank that ended without a report."""
+        """The error of a rank that ended without a report. Of one that a signal ended while it started, no program of the build
+        had run: then the machine is to blame, with libraries that crash as they are loaded."""
         machine = machine_ended(status, "\n".join(self.said))
-        outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+        starting = status < 0 and self._doing(rank) == STARTING
+        outside = machine or starting or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
         failure = StageStopped if outside else RuntimeFailure
         failure = Interrupted if -status == signal.SIGINT else failure
         fault = StageEnded(ending(status), self._doing(rank), last_words(self.said), machine)

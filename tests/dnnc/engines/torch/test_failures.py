@@ -10,6 +10,7 @@ import pytest
 
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
 from dnnc.engines.torch.launch.failures import Ended
+from dnnc.engines.torch.launch.telling import STARTING
 from ir.core.diagnostics import InvalidInput
 
 LABELS = ("stage 0 on a", "stage 1 on b")
@@ -48,6 +49,14 @@ def test_a_signal() -> None:
     error = ended(said(0, "Connection closed by peer", lost=True), ends=ends).reason(5)
     assert type(error) is StageStopped
     assert str(error).startswith("stage 1 on b: error[E0628]: was killed by SIGKILL while F of stage 1 in step 3")
+
+
+@pytest.mark.parametrize("doing", [{}, {1: STARTING}, {1: "F of stage 1 in step 3"}])
+def test_a_crash_is_the_machines_until_a_program_of_the_build_has_run(doing: dict[int, str]) -> None:
+    crashed = replace(ended(ends={1: -signal.SIGSEGV}), doing=doing)
+    error = crashed.reason(5)
+    assert type(error) is (RuntimeFailure if "F of" in doing.get(1, "") else StageStopped)
+    assert f"was killed by SIGSEGV while {doing.get(1, STARTING)}" in str(error)
 
 
 @pytest.mark.parametrize("status", [0, 7])
