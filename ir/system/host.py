@@ -14,10 +14,8 @@ from pathlib import Path
 _GIB = 1 << 30
 _MOST_STOLEN = 0.99
 """The steal time is counted in ticks, and may seem longer than the time in which it was stolen."""
-_MMAP_THRESHOLD, _MMAP_MAX = -3, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 """The numbers of these parameters of ``mallopt``, in ``malloc.h``."""
-_MAPPINGS = 65536
-"""How many mappings glibc makes at most, unless it is told otherwise."""
 _CORE_ROW = re.compile(r"^cpu(\d+) (\d+) (\d+) (\d+) \d+ \d+ (\d+) (\d+) (\d+)", re.MULTILINE)
 """A row of ``/proc/stat``: user, nice, system, (idle, waiting for devices), interrupts, soft interrupts, stolen; in ticks."""
 
@@ -108,12 +106,18 @@ def processor_seconds(cores: Collection[int], root: Path = Path("/")) -> tuple[f
 
 def give_back_large_blocks(size: int = 1 << 20) -> None:
     """From now on this process gives memory of ``size`` bytes or more back to the system when it frees it (glibc; elsewhere
-    nothing changes), whatever the environment says. Left alone, glibc raises this limit to 32 MiB, and its heap has holes
-    between tensors of other sizes."""
+    nothing changes). Left alone, glibc raises this limit to 32 MiB, and its heap has holes between tensors of other sizes."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, size)
+
+
+def give_back_freed_memory() -> None:
+    """From now on this process gives memory back to the system as glibc does at first, whatever the environment says: blocks of
+    128 KiB or more, and so much at the end of its heap (elsewhere nothing changes). It holds least then, and is slower."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_MAX, _MAPPINGS)
-        library.mallopt(_MMAP_THRESHOLD, size)
+        for parameter, value in ((_TRIM_THRESHOLD, 128 << 10), (_MMAP_THRESHOLD, 128 << 10), (_MMAP_MAX, 1 << 16)):
+            library.mallopt(parameter, value)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from ir.core.facets import OptimizerState
 from ir.core.module import Plan, Splat
 from ir.core.topology import Topology
 from ir.ops.optimizers import is_state
-from ir.system.host import device_cores, give_back_large_blocks, local_cores, not_preempting
+from ir.system.host import device_cores, give_back_freed_memory, local_cores, not_preempting
 from ir.system.signals import Terminated
 from passes.graph.graph import listing
 
@@ -59,8 +59,8 @@ START = 300.0
 
 ROOM = 2.0
 """Ranks keep freed memory where their device has so many times what the plan counts. A step of a GPT-2 takes 428 ms of the
-processor then, and 634 where freed memory goes back to the system; but a rank holds up to 1.5 times what the plan counts, for
-the heap of glibc gets holes in which no tensor of the same size fits again."""
+processor then, and half more where freed memory goes back to the system; but a rank holds up to 1.6 times what the plan counts,
+for the heap of glibc gets holes in which no tensor of the same size fits again."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -201,7 +201,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     mark = telling.doing
     mark(STARTING)
     if not has_room(step, rank):
-        give_back_large_blocks()
+        give_back_freed_memory()
     torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
     limit, patience = timedelta(seconds=max(options.timeout, START)), timedelta(seconds=options.timeout)

@@ -33,7 +33,7 @@ HEAP = {
 }
 """Variables that make glibc keep freed memory, unless the user has set them. Without them each pass of a microbatch returns the
 memory of its tensors to the system and gets it back page by page: a step of an MLP of 2048x2048 weights took 1.4 times as
-long. A rank whose device has little memory gives large blocks back all the same (``rank.has_room``)."""
+long. A rank whose device has little memory gives it back all the same (``rank.has_room``)."""
 _LOG = logging.getLogger(__name__)
 _NOT_INHERITED = re.compile(
     r"(PET|TORCHELASTIC|TORCH|TORCHINDUCTOR|GLOO|NCCL)_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)"

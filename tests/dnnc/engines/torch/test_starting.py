@@ -19,11 +19,16 @@ from dnnc.build.training import Step
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.starting import Ranks, rank_environment
 from dnnc.engines.torch.launch.telling import Listening, Progressed, Telling
+from dnnc.onnx import DIALECTS
+from ir import parse_module
 from ir.core.diagnostics import Diagnostic
 from ir.core.module import Module, Stage
 from ir.core.topology import Device, DeviceType, Host, Topology
+from passes.framework.base import PassContext
+from passes.programs.localize import LocalizePass
 from tests.dnnc.engines.onnxruntime.processes import children, gone, running
 from tests.dnnc.engines.torch.training_builds import compiled, write_source
+from tests.golden import ROOT
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
@@ -279,3 +284,13 @@ def test_a_rank_is_reaped_once_its_group_has_its_signal(monkeypatch: pytest.Monk
         time.sleep(0.01)
     assert signalled == [True]
     assert ranks.ends == {0: 7}
+
+
+@pytest.mark.parametrize(("memory", "room"), [("", True), (", memory = 2000", True), (", memory = 1999", False)])
+def test_a_rank_keeps_freed_memory_where_its_device_has_twice_what_is_planned(memory: str, room: bool) -> None:
+    path = ROOT / "passes/differentiate/sharded_update.out.ir"
+    text = path.read_text(encoding="utf-8").replace("100000000000.0}}", f"100000000000.0}}{memory}}}")
+    from dnnc.engines.torch.rank import has_room
+
+    module = parse_module(text.replace("ops = 3, mesh", "ops = 3, weights = 600, workspace = 400, mesh"), path.name)
+    assert has_room(Step(LocalizePass().run(module, PassContext(dialects=DIALECTS))), 1) == room
