@@ -381,5 +381,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     elif result.manifest["weights"] == "none":
         put(f"wrote {folder} without weights, which the model only declares: it can be inspected, neither run nor checked")
     else:
-        first = f"generate {folder} --ids 1,2,3" if options.context is not None else f"run {folder}"
+        states = result.module.states.items()
+        needs = any(not state.result and "mask" not in name for name, state in states)  # what an encoder made
+        generate = f"generate {folder} --ids 1,2,3{' --states FILE.npz' if needs else ''}"
+        first = generate if options.context is not None else f"run {folder}"
         put(f"wrote {folder}; next: dnnc {first}, dnnc check {folder}")

@@ -23,7 +23,9 @@ from dnnc.cli.streams import is_unread
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError, visible
 
 if TYPE_CHECKING:
+    from dnnc.build.decoding import Decoding
     from dnnc.engines.onnxruntime.decoding.answers import Answer
+    from dnnc.onnx.elements import Array
 
 _HALF = "\ufffd"
 """What a tokenizer gives for a character of which only some bytes are there."""
@@ -124,7 +126,7 @@ def generate(
     if words is not None and (last := max(words.get_vocab().values(), default=0)) >= decoding.vocabulary:
         raise InvalidInput(TokenizerOfOtherModel(last, decoding.vocabulary), where=str(tokenizer))
     places = [*_places("--prompt", len(prompt or ())), *_places("--ids", len(ids or ()))]
-    given = _states(states, len(prompts))
+    given = _states(decoding, states, len(prompts))
     requests = [
         Request.of(decoding, tokens, max_tokens, temperature, top_k, top_p, seed + number, ends, given[number], where=place)
         for number, (tokens, place) in enumerate(zip(prompts, places, strict=True))
@@ -161,22 +163,25 @@ def _above_zero(value: float, param: typer.CallbackParam) -> float:
     return value
 
 
-def _states(path: Path | None, count: int) -> list[dict[str, Any]]:
-    """What each of ``count`` prompts is given: its row of the arrays of a file, or the only row."""
-    if path is None:
-        return [{}] * count
+def _states(decoding: Decoding, path: Path | None, count: int) -> list[dict[str, Array]]:
+    """What each of ``count`` prompts is given: its row of the arrays of a file, or the only row. Raises as ``given_arrays``, at
+    the file and the array."""
     from dnnc.data.npz import read_npz
     from dnnc.engines.onnxruntime.decoding.faults import WrongState
+    from dnnc.engines.onnxruntime.decoding.given import given_arrays
 
+    if path is None:
+        return [given_arrays(decoding, {}, "--states")] * count
     arrays = read_npz(path)
     for name, array in arrays.items():
         if array.shape[:1] not in ((1,), (count,)):
             found = f"{array.dtype}{list(array.shape)}"
             raise InvalidInput(
                 WrongState(name, found, "a first dimension of 1" if count == 1 else f"a first dimension of {count}, or of 1,"),
-                where=str(path),
+                where=f"{path}: {name}",
             )
-    return [{name: array[number % len(array)][None] for name, array in arrays.items()} for number in range(count)]
+    rows = [{name: array[number % len(array)][None] for name, array in arrays.items()} for number in range(count)]
+    return [given_arrays(decoding, row, str(path)) for row in rows]
 
 
 def _told(answer: Answer, words: Any, *, stream: bool) -> dict[str, Any]:

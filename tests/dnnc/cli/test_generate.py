@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -211,3 +212,18 @@ def test_inspect_tells_states_and_run_that_it_does_not_generate(build: str, caps
     assert json.loads(capsys.readouterr().out)["decoding"]["context"] == 32
     assert main(["run", build]) == 0
     assert "'dnnc generate' answers prompts" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_states_of_an_encoder_are_asked_for_and_their_faults_are_at_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = "zoo:t5-base,layers=1,hidden=16,heads=2,ffn=16,vocab=16,seq=4,cache=inplace", str(tmp_path / "b")
+    assert main(["compile", model, "-t", "preset:cpu-1", "--context", "8", "-o", out]) == 0
+    assert f"next: dnnc generate {out} --ids 1,2,3 --states FILE.npz, dnnc check" in capsys.readouterr().out
+    assert main(["generate", out, "--ids", "1"]) != 0
+    assert capsys.readouterr().err.startswith("--states: error[E1908]")
+    name, path = "past_key_values.0.encoder.key", tmp_path / "states.npz"
+    np.savez(path, **{name: np.ones((1, 3), np.float32)})
+    assert main(["generate", out, "--ids", "1", "--states", str(path)]) != 0
+    assert capsys.readouterr().err.startswith(f"{path}: {name}: error[E1910]")

@@ -52,8 +52,10 @@ def test_bytes_go_by_sequence_and_state() -> None:
     ],
 )
 def test_arrays_that_are_refused(states: dict[str, Any], words: str) -> None:
-    with pytest.raises(DnncError, match=words):
-        given_arrays(DECODING, states)
+    with pytest.raises(DnncError, match=words) as refused:
+        given_arrays(DECODING, states, "file.npz")
+    alone = f": {next(iter(states))}" if len(states) == 1 else ""
+    assert refused.value.diagnostics[0].where == f"file.npz{alone}"
 
 
 def test_without_a_mask_arrays_are_whole() -> None:
