@@ -343,6 +343,15 @@ class SizeFixed(Fault, code="E1053"):
     asked: int
 
 
+class IdsOfCaches(Fault, code="E1064"):
+    """--role says that an input has token ids, and it has as many numbers for each sequence as a cache has positions."""
+
+    message = "{name} cannot have the token ids: it has {size} numbers for each sequence, one for each position of the caches"
+    hint = "ids are integers [batch, tokens of a step], for example {name}=mask is a mask of the caches"
+    name: str
+    size: int
+
+
 class LengthFixed(Fault, code="W1054"):
     """The file of a decoder fixes the length of its past: numbers computed from the length cannot be told from weights."""
 

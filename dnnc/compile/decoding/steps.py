@@ -21,6 +21,7 @@ from dnnc.compile.faults import (
     AutoWithoutTokens,
     ContextOverModel,
     GroupsOfOneUser,
+    IdsOfCaches,
     LengthFixed,
     SizeFixed,
     StatesAlone,
@@ -155,6 +156,8 @@ def require_sizes(module: Module, options: CompileOptions, step: int = 1) -> Non
     ids = _shape(_ids(func, options))
     if options.context is None or len(ids) != 2:
         return
+    if ids[1] == options.context != step and (stated := next((one for one in options.roles if one.endswith("=ids")), "")):
+        raise InvalidInput(IdsOfCaches(stated.rpartition("=")[0], ids[1]), where=f"--role {stated}")
     results = {value.name[1:]: _shape(value.type) for value in func.results}
     makers = {value.name[1:]: op for op in func.ops for value in op.results}
     axes = {pair: cache_axis(pair, makers.get(pair.result)) for pair in _pairs(func, options)}

@@ -74,6 +74,16 @@ def test_sizes_that_the_file_or_dim_fixes_are_not_planned_as_others(tmp_path: Pa
     assert "groups of 4" in dict(planned(open_sizes, context=8, groups=2, dims={"batch": 4})[0].certificate)["tokens"]
 
 
+def test_a_mask_that_is_said_to_have_the_ids_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.onnx")
+    model = onnx.load(path)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("attention_mask", onnx.TensorProto.INT64, ("batch", "past + seq")))
+    onnx.save(model, path)
+    with pytest.raises(InvalidInput, match="attention_mask cannot have the token ids: it has 8 numbers for each") as refused:
+        planned(path, context=8, roles=("attention_mask=ids",))
+    assert refused.value.diagnostics[0].where == "--role attention_mask=ids"
+
+
 def test_a_batch_that_the_file_fixes_is_the_only_one_that_is_tried(tmp_path: Path) -> None:
     fixed = written(tmp_path / "m.onnx", batch=2, seq=1, past=7, total=8)
     plan, _ = planned(fixed, context=8, objective="tokens")
