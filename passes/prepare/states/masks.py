@@ -257,9 +257,13 @@ class Masks:
         return decoder.op("onnx.Transpose", f"bias.{number}", (found,), shape, type_.dtype, perm=(0, 3, 1, 2))
 
     def _refuse(self, resource: Resource, source: str) -> None:
-        reason = (
-            f"the constant {resource.name} differs between keys that a query sees, so it may depend on the length of the past"
-        )
+        if self.decoder.step > 1 and array_of(resource) is not None:
+            reason = "of several queries at once, its biases do not follow from the distance of each query to each key alone"
+        else:
+            reason = (
+                f"the constant {resource.name} differs between keys that a query sees, so it may depend on the length of the "
+                "past"
+            )
         raise InvalidInput(CacheNotInPlace(source, reason), where=resource.name)
 
 
