@@ -77,7 +77,8 @@ def test_sizes_that_the_file_or_dim_fixes_are_not_planned_as_others(tmp_path: Pa
 def test_a_mask_that_is_said_to_have_the_ids_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx")
     model = onnx.load(path)
-    model.graph.input.append(onnx.helper.make_tensor_value_info("attention_mask", onnx.TensorProto.INT64, ("batch", "past + seq")))
+    mask = onnx.helper.make_tensor_value_info("attention_mask", onnx.TensorProto.INT64, ("batch", "past + seq"))
+    model.graph.input.append(mask)
     onnx.save(model, path)
     with pytest.raises(InvalidInput, match="attention_mask cannot have the token ids: it has 8 numbers for each") as refused:
         planned(path, context=8, roles=("attention_mask=ids",))
