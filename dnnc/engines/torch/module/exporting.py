@@ -15,6 +15,7 @@ makes the facet ``training`` of it:
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import sys
@@ -92,6 +93,7 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         import onnxscript  # noqa: F401  (the exporter needs it, and says so only in a traceback)
     except ImportError as error:
         raise UsageError(NoOnnxscript()) from error
+    args, kwargs = _named_last(module, args, kwargs)
     silent, rewriting = logging.root.manager.disable, Rewriting(dropout=dropout, exporting=True)
     with warnings.catch_warnings(), torch.enable_grad(), as_it_was(module):
         warnings.simplefilter("ignore")
@@ -119,6 +121,18 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
             ) from error
         finally:
             logging.disable(silent)
+
+
+def _named_last(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, the last by its name where it is a dict: ``torch.onnx.export`` takes such a one for named arguments."""
+    if kwargs or not args or not isinstance(args[-1], dict):
+        return args, kwargs
+    names = list(inspect.signature(module.forward).parameters.values())[: len(args)]
+    if len(names) < len(args) or names[-1].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return args, kwargs
+    return args[:-1], {names[-1].name: args[-1]}
 
 
 _TABLES: dict[tuple[int, bool], Any] = {}

@@ -364,6 +364,28 @@ class Told(nn.Module):
         return {"y": y, "pair": (y.argmax(1), y if shift is None else y + shift)}
 
 
+class Alone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.fc(batch["x"])
+
+
+class Last(Alone):
+    def forward(self, y: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:  # type: ignore[override]
+        return self.fc(batch["x"] + y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Alone, Last])
+def test_a_dict_is_an_argument_like_others(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+    first = (torch.ones(4, 6),) if kind is Last else ()
+    path = dnnc.from_torch(kind(), (*first, {"x": torch.ones(4, 6)}), tmp_path / "m.onnx")
+    assert len(onnx.load(path).graph.input) == 1 + len(first)
+
+
 @pytest.mark.slow
 def test_arguments_by_name_and_nested_results(tmp_path: Path) -> None:
     given = {"shift": torch.ones(2), "scale": torch.tensor(2.0), "x": torch.randn(4, 3)}
