@@ -87,35 +87,50 @@ def shortest(
     stages: int,
 ) -> tuple[Floats, NDArray[np.int32]]:
     """``value[layer, state, j]``: the least sum of paths of stages of units 0 .. j - 1 on the devices of a state, infinite
-    where it is beyond the budget, of ``layer`` stages (of any number in layer 0 where ``stages`` is 0);
+    where it is beyond the budget or some of these devices do no worse, of ``layer`` stages (of any number in layer 0 where
+    ``stages`` is 0);
     ``way[layer, state, j]``: block and first unit of the last stage. ``path[kind_of[block], i, j]``: seconds of a stage;
     ``rest[j]``: the least of what follows. ``limits``: what a block has to take of a run, whether all its devices must
     (``suffices``), and the budget."""
     need, budget, all_take = limits
     states, units = len(vectors), far.shape[1]
     value = np.full((stages + 1, states, units + 1), math.inf)
+    least = np.full((stages + 1, states, units + 1), math.inf)
     way = np.full((stages + 1, states, units + 1, 2), -1, np.int32)
-    value[0, 0, 0] = 0.0
+    ends = np.full((stages + 1, states, 2), -1, np.int32)
+    value[0, 0, 0] = least[0, 0, 0] = 0.0
+    ends[0, 0, 0], ends[0, 0, 1] = 0, 1
     for layer in range(min(stages, 1), stages + 1):
         before = max(layer - 1, 0)
         for state in range(1, states):
+            bound, stride = least[layer, state], 1
+            for kind in range(vectors.shape[1] - 1, -1, -1):
+                if vectors[state, kind]:
+                    bound[:] = np.minimum(bound, least[layer, state - stride])
+                stride *= vectors[states - 1, kind] + 1
             for x in range(len(blocks)):
                 if blocks[x] > state:
                     break
-                if not fits(vectors, blocks[x], state):
+                begin, end = ends[before, state - blocks[x]]
+                if begin < 0 or not fits(vectors, blocks[x], state):
                     continue
                 costs = path[kind_of[x]]
-                for i in range(units):
+                for i in range(begin, end):
                     start = value[before, state - blocks[x], i]
                     if start + rest[i] > budget:
                         continue
                     for j in range(i + 1, far[x, i] + 1):
                         total = start + costs[i, j]
-                        if total >= value[layer, state, j] or total + rest[j] > budget:
+                        if total >= bound[j] or total + rest[j] > budget:
                             continue
                         if suffices(takes, vectors[blocks[x]], i, j, need, all_take):
-                            value[layer, state, j] = total
+                            value[layer, state, j] = bound[j] = total
                             way[layer, state, j, 0], way[layer, state, j, 1] = x, i
+            for j in range(units):
+                if value[layer, state, j] < math.inf:
+                    if ends[layer, state, 0] < 0:
+                        ends[layer, state, 0] = j
+                    ends[layer, state, 1] = j + 1
     return value, way
 
 
