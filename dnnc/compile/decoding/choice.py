@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.decoding.steps import fixed_batch, read_at, with_states
+from dnnc.compile.decoding.steps import fixed_batch, read_at, unsized, with_states
 from dnnc.compile.faults import ProfileOfOneBatch
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.notes import noted
@@ -123,7 +123,8 @@ class _Step:
 
     def __init__(self, options: CompileOptions, pipeline: Sequence[Pass], topology: Topology) -> None:
         self.options, self.pipeline, self.topology = options, pipeline, topology
-        self.fixed = fixed_batch(options)
+        self.file = unsized(options)
+        self.fixed = fixed_batch(self.file, options)
         """The batch that the file fixes."""
         self.linear = Batches(*((batch, self.read(batch)) for batch in READ)) if self.fixed is None else None
         self.alike = self.linear is not None and self.linear.alike
@@ -137,7 +138,7 @@ class _Step:
     def read(self, batch: int) -> Module:
         """The module of the step, with costs."""
         options = replace(self.options, batch=batch, groups=1)
-        module = read_at(options, 1, self.pipeline, pass_context(DiagnosticSink(), lambda label, fraction: None))
+        module = read_at(options, 1, self.pipeline, pass_context(DiagnosticSink()), self.file)
         return with_topology(module, self.topology, self.pipeline)
 
     def at(self, batch: int, groups: int) -> Module:

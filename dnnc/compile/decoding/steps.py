@@ -118,9 +118,18 @@ def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pa
     return (*pipeline[:at], states, PASSES["canonicalize"](), *pipeline[at:])
 
 
-def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
-    """The options that read the model at ``step`` tokens of each sequence; unchanged without ``--context``. Raises as
-    ``load_model``, and InvalidInput for a model without caches."""
+def unsized(options: CompileOptions) -> Func | None:
+    """The function of a decoder's file, with the sizes of ``--dim`` alone: the same for every batch, step and context. None for
+    a model of the zoo, whose sizes are options. Raises as ``load_model``."""
+    if options.model.startswith(ZOO):
+        return None
+    return load_step(options, DiagnosticSink()).entry
+
+
+def sized(options: CompileOptions, step: int = 1, read: Func | None = None) -> CompileOptions:
+    """The options that read the model at ``step`` tokens of each sequence; unchanged without ``--context``. ``read``: what
+    ``unsized`` returned for these options, where it is known. Raises as ``load_model``, and InvalidInput for a model without
+    caches."""
     context = options.context
     if context is None:
         return options
@@ -130,7 +139,7 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
         sizes = {"context": context, length: step} | ({} if options.batch is None else {"batch": options.batch})
         parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
-    func = load_step(options, DiagnosticSink()).entry
+    func = read or load_step(options, DiagnosticSink()).entry
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
     makers = {value.name: op for op in func.ops for value in op.results}
@@ -141,11 +150,9 @@ def sized(options: CompileOptions, step: int = 1) -> CompileOptions:
     return replace(options, dims={**bound, **options.dims})
 
 
-def fixed_batch(options: CompileOptions) -> int | None:
-    """The batch that the file of a decoder, or ``--dim``, fixes; None where it is open."""
-    if options.model.startswith(ZOO):
-        return None
-    batch = next(iter(_shape(_ids(load_step(options, DiagnosticSink()).entry, options))), None)
+def fixed_batch(read: Func | None, options: CompileOptions) -> int | None:
+    """The batch that the file of a decoder, or ``--dim``, fixes; None where it is open. ``read``: as of ``sized``."""
+    batch = next(iter(_shape(_ids(read, options))), None) if read is not None else None
     return batch if isinstance(batch, int) else None
 
 
@@ -186,11 +193,12 @@ def _pairs(func: Func, options: CompileOptions) -> tuple[Pair, ...]:
     return (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
 
 
-def with_past_checked(module: Module, options: CompileOptions, context: PassContext) -> Module:
+def with_past_checked(module: Module, options: CompileOptions, context: PassContext, read: Func | None = None) -> Module:
     """The module of a step, which states the constants of relative positions (``RELATIVE``). Raises InvalidInput where the
     model computes a number from the length of its past, which is another in place. It is read with one more position, too: no
     constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges those with slots, and
-    constant positions of a model without an input of positions.) Warns where the file fixes the length of the past."""
+    constant positions of a model without an input of positions.) Warns where the file fixes the length of the past.
+    ``read``: as of ``sized``."""
     require_sizes(module, options)
     longest = dict(module.entry.attributes).get(LONGEST)
     if options.context is not None and longest is not None and longest.value < options.context:
@@ -198,7 +206,7 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
     growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
     if options.context is None or options.model.startswith(ZOO) or not growing:
         return module
-    at = sized(replace(options, context=options.context + 1))
+    at = sized(replace(options, context=options.context + 1), read=read)
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     longer = load_step(at, inside.sink)
     types = {arg.name: arg.type for arg in longer.entry.args}
@@ -315,13 +323,16 @@ def chunk_of(options: CompileOptions) -> int:
     return min(options.chunk or CHUNK, (options.context or 2) - 1)
 
 
-def read_at(options: CompileOptions, step: int, pipeline: Sequence[Pass], context: PassContext) -> Module:
-    """The model at ``step`` tokens of each sequence, with costs, expanded. Raises as ``sized`` and the passes."""
-    at = sized(options, step)
+def read_at(
+    options: CompileOptions, step: int, pipeline: Sequence[Pass], context: PassContext, read: Func | None = None
+) -> Module:
+    """The model at ``step`` tokens of each sequence, with costs, expanded. ``read``: as of ``sized``. Raises as ``sized`` and
+    the passes."""
+    at = sized(options, step, read)
     module = load_step(at, context.sink)
     if step > 1:
         require_sizes(module, options, step)
-    module = expand(with_past_checked(module, options, context) if step == 1 else module)
+    module = expand(with_past_checked(module, options, context, read) if step == 1 else module)
     for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
         module = expand(one.run(module, context))
     return module
@@ -337,6 +348,7 @@ __all__ = [
     "of_tokens",
     "read_at",
     "sized",
+    "unsized",
     "with_past_checked",
     "with_states",
 ]
