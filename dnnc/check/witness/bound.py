@@ -80,7 +80,7 @@ def proven(facts: Facts, record: Witness) -> float:
             found = min(found, max(worth / every[0], min(math.fsum(row) for row in rows.values())))
     if record.plans == DEVICES:
         found = max(found, max(min(row[v] for row in rows.values()) for v in range(len(facts.ops))))
-    return found / facts.plan.tokens * (1 - ROUNDING)
+    return found / facts.tokens * (1 - ROUNDING)
 
 
 def _longest_path(facts: Facts) -> float:

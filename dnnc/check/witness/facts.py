@@ -19,6 +19,7 @@ from passes.costs.op_time import body_seconds
 from passes.graph.folding import expand
 from passes.graph.graph import reads
 from passes.graph.positional import positional
+from passes.graph.serving import tokens_of
 from passes.graph.sizes import sized_results
 from passes.meshes.reshard_ops import plain
 from passes.meshes.undecided import undifferentiated
@@ -66,6 +67,11 @@ class Facts:
                 if 0 <= index < len(found):
                     found[index].append(position)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def tokens(self) -> int:
+        """What the seconds of a step are divided by for the value, counted from the shapes of the module."""
+        return tokens_of(self.module, self.plan.objective)
 
     @cached_property
     def types(self) -> tuple[DeviceType, ...]:

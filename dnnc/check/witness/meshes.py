@@ -116,7 +116,7 @@ class OnMeshes:
         period = max([*each, *media.values()])
         if self.plan.minimises.decodes:
             groups = max(state.sets for state in self.module.states.values())
-            return max(period, math.fsum(loads) / groups) / self.plan.tokens
+            return max(period, math.fsum(loads) / groups) / self.facts.tokens
         return period
 
     # -- inside a stage ------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def proven_on(facts: Facts, price: float) -> float:
         found = max(found, seconds)
     if plan.minimises.trains:
         return found * plan.microbatches * (1 - ROUNDING)
-    return (found + min(facts.type_of(device).handover for device in mesh.devices)) / plan.tokens * (1 - ROUNDING)
+    return (found + min(facts.type_of(device).handover for device in mesh.devices)) / facts.tokens * (1 - ROUNDING)
 
 
 def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:

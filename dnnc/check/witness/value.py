@@ -194,7 +194,7 @@ class Stages:
         if self.plan.minimises.alone:
             return trip
         groups = max(state.sets for state in self.facts.module.states.values())
-        return max(*map(self.served, stages), *self.busy().values(), trip / groups) / self.plan.tokens
+        return max(*map(self.served, stages), *self.busy().values(), trip / groups) / self.facts.tokens
 
     def served(self, index: int) -> float:
         """Seconds per sample of the busiest device of a stage."""

@@ -31,6 +31,7 @@ from passes.framework.base import PassContext, needed
 from passes.graph.faults import NotSplit
 from passes.graph.folding import expand
 from passes.graph.graph import listing, stage_members
+from passes.graph.serving import tokens_of
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.meshes.notation import read_placements, read_sync, sync_text
@@ -102,6 +103,7 @@ class ReplayPass(StatedPass):
         if stages.unsharded:
             context.sink.warn(NotSplit(tuple(stages.unsharded)), where=self.name)
         context.count(self.name, ops=len(module.entry.ops), stages=len(stated))
+        tokens = tokens_of(module, self.objective)
         plan = Plan(
             name="@plan",
             objective=self.objective,
@@ -110,9 +112,10 @@ class ReplayPass(StatedPass):
             port_value=math.inf,
             bound=0.0,
             status="within-gap",
-            single=stages.single() * self.microbatches,
+            single=stages.single() * self.microbatches / tokens,
             stages=(),
             microbatches=self.microbatches,
+            tokens=tokens,
         )
 
         def proven(plan: Plan) -> Plan:
@@ -120,7 +123,7 @@ class ReplayPass(StatedPass):
             if found is None:
                 times = self.microbatches + len(stated) - 1 if self.training else 1
                 how = "search of each stage, for these stages on these meshes"
-                found = times * stages.bound(), {"bound": how, "plan": GIVEN}
+                found = times * stages.bound() / tokens, {"bound": how, "plan": GIVEN}
             return replace(plan, bound=found[0], certificate=tuple(sorted(found[1].items())))
 
         found = written(module, staged, plan, proven, memory=self.memory)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dnnc.build.plan_json import plan_to_json
 from dnnc.check.witness import verify_build
+from dnnc.check.witness.facts import facts_of
+from dnnc.check.witness.verify import verified
 from dnnc.compile.decoding import with_states
 from dnnc.compile.decoding.choice import _Step
 from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, plan_model
@@ -151,6 +155,21 @@ def test_one_user_has_the_members_of_a_mesh(tmp_path: Path) -> None:
     again = options(two, tmp_path / "c", objective="", plan=tmp_path / "b" / "plan.json", batch=1, groups=1)
     replayed = compile_model(again, sink=DiagnosticSink()).plan
     assert (replayed.objective, replayed.value) == ("token-latency", pytest.approx(result.plan.value))
+
+
+def test_a_replay_on_a_mesh_counts_each_token_of_a_batch(tmp_path: Path) -> None:
+    """A plan whose value is of a step, where it states one per token, is a violation."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    plan = compile_model(options(two, tmp_path / "b", mesh="2", batch=2, groups=2), sink=DiagnosticSink()).plan
+    again = options(two, tmp_path / "c", objective="", plan=tmp_path / "b" / "plan.json", batch=2, groups=2)
+    replayed = compile_model(again, sink=DiagnosticSink())
+    numbers = [(one.value, one.bound, one.single, one.tokens, one.status) for one in (plan, replayed.plan)]
+    assert numbers[0] == numbers[1]
+    assert verify_build(tmp_path / "c").violations == []
+    of_step = replace(plan, value=plan.period, port_value=plan.period, bound=2 * plan.bound, tokens=1)
+    module = replayed.module.replace(replayed.plan, of_step)
+    violations = verified(facts_of(module, "plan.ir"), plan_to_json(module)).violations
+    assert f"the value is {of_step.value!r} s, counted {plan.value!r} s" in violations
 
 
 @pytest.mark.slow
