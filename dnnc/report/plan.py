@@ -77,7 +77,7 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
         if callers := dict(plan.certificate).get("callers"):
             lines.append(f"  {callers} {plan.minimises.per}")
-    else:
+    elif used != 1:
         lines.append("  the model fits no single device")
     lines += [f"  {line}" for line in dict(plan.certificate).get("tokens", "").split("; ") if line]
     if seconds := dict(plan.certificate).get("profile"):
@@ -102,19 +102,19 @@ def plan_headline(plan: Plan) -> str:
 def _step_text(plan: Plan) -> str:
     """The microbatches of a training step, in words."""
     count, period = plan.microbatches, seconds_text(step_period(plan))
+    many = f"{count} microbatch{'es' if count > 1 else ''} a step"
     if not plan.flush:
-        many = f"{count} microbatch{'es' if count > 1 else ''} a step, without a flush"
-        return f"{many}: {period} each on the slowest device; stages work with weights that lack the newest updates"
+        return f"{many}, without a flush: {period} each on the slowest device; stages work with weights that lack the newest updates"
     if len(plan.stages) > 1:
         more = sum(stage.replicas for stage in plan.stages) - 1
         if math.isclose((count + more) * step_period(plan), plan.value, rel_tol=EVEN):
-            return f"{count} microbatches a step, one every {period}, and {more} more to fill and drain"
+            return f"{many}, one every {period}, and {more} more to fill and drain"
         waiting = percent_text(1 - count * step_period(plan) / plan.value) if plan.value else "-"
-        return f"{count} microbatches a step, {period} each on the slowest device, which waits {waiting} of the step"
+        return f"{many}, {period} each on the slowest device, which waits {waiting} of the step"
     (stage,) = plan.stages
     each = seconds_text(step_period(plan) - stage.sync / count)
     synced = f", {seconds_text(stage.sync)} once to update the weights" if stage.sync else ""
-    return f"{count} microbatches a step, one after the other, {each} each{synced}"
+    return f"{many}, one after the other, {each} each{synced}"
 
 
 def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:

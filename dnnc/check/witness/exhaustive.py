@@ -266,8 +266,7 @@ class Search:
         names = {name for v in members for name in reads(facts.ops[v]) if name in facts.weights}
         needed = sum(facts.held(1)[name] for name in names)  # a replica serves one group at least
         if self.plan.in_steps:
-            learned = [name for name in names if name in facts.learned.state]
-            return needed + sum(facts.weights[name] + facts.learned.state[name] for name in learned) <= limit
+            return needed + facts.training(names, _positions(done), members) <= limit
         slots = SLOTS if self.plan.comm == "sum" else 2 * SLOTS
         arriving = (t.size for t in facts.tensors if done >> t.maker & 1 and not set(t.readers).isdisjoint(members))
         return needed + max(self.own[v] for v in members) + slots * sum(arriving) <= limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -92,6 +92,23 @@ class Facts:
         """Bytes of each resource on a device that serves so many groups of sequences, of a state those of their sets."""
         sets = {name: min(state.sets, groups) for name, state in self.module.states.items()}
         return {name: (type_bytes(one.type) or 0) * sets.get(name, 1) for name, one in self.module.resources.items()}
+
+    @cached_property
+    def makers(self) -> Mapping[str, frozenset[int]]:
+        """Of each weight that trains, the ops that read it and make a gradient of what they read."""
+        made = [i for i, op in enumerate(self.ops) if any(value.name in self.learned.values for value in op.results)]
+        return {name: frozenset(i for i in made if name in reads(self.ops[i])) for name in self.learned.state}
+
+    def training(self, names: Iterable[str], before: Collection[int], own: Collection[int]) -> int:
+        """Bytes of gradients of these weights in a stage of the ops ``own`` behind those ``before`` it, and of the optimizer's
+        state: the first stage that makes a gradient of a weight holds it."""
+        found = 0
+        for name in names:
+            if name in self.learned.state:
+                makers = self.makers[name]
+                holds = not makers or (makers.isdisjoint(before) and not makers.isdisjoint(own))
+                found += self.weights[name] + self.learned.state[name] * holds
+        return found
 
     def served(self, index: int) -> int:
         """The most groups of sequences that a device of a stage serves: replicas share them, in turn where the plan does not

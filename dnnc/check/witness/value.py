@@ -382,11 +382,8 @@ class Stages:
             names |= {value.name for value in facts.module.entry.results if value.name in held}
         weights = sum(held[name] for name in names)
         if self.plan.in_steps:
-            return (
-                weights + sum(facts.weights[n] + facts.learned.state[n] for n in names if n in facts.learned.state),
-                None,
-                None,
-            )
+            before = {i for stage in facts.stages[:index] for i in stage}
+            return weights + facts.training(names, before, own), None, None
         arriving = [(t, maker) for t, maker, targets in self.crossing() if index in targets]
         buffers = sum(edge_slots(self.plan.comm, maker, index, SLOTS) * tensor.size for tensor, maker in arriving)
         inputs = {value.name: type_bytes(value.type) or 0 for value in facts.module.entry.args}

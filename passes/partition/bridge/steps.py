@@ -116,11 +116,14 @@ class Steps:
             for name in reads(op):
                 readers.setdefault(name, []).append(i)
         gradients = 1 if least or self.microbatches == 1 else 2
-        held = [
-            (self.learned.held(name, size, gradients), tuple(readers[name]))
-            for name, size in sizes.items()
-            if name in readers and size
-        ]
+        held = list[tuple[int, tuple[int, ...]]]()
+        for name, size in sizes.items():
+            if name in readers and size:
+                state = self.learned.state.get(name, 0)
+                homes = self.homes(readers[name]) if state else ()
+                held.append((self.learned.held(name, size, gradients) - state, tuple(readers[name])))
+                held.append((state, homes))
+        held = [(size, who) for size, who in held if size and who]
         kept: dict[str, tuple[int, list[int]]] = {}
         for i, op in enumerate(func.ops):
             for name, size in saved_values(op, self.learned).items():
@@ -135,6 +138,19 @@ class Steps:
             weight_bytes=np.array([size for size, _ in held], np.int64),
             weight_readers=tuple(who for _, who in held),
         )
+
+    def homes(self, readers: Sequence[int]) -> tuple[int, ...]:
+        """The ops whose stages hold the optimizer's state of a weight with these readers, in any plan: that is the first stage
+        that makes a gradient of the weight (``stage_memory``). Empty where the plan decides which one it is."""
+        ops = self.module.entry.ops
+        makers = [i for i in readers if any(value.name in self.learned.values for value in ops[i].results)]
+        if len(makers) < 2:
+            return tuple(makers or readers)
+        behind = {value.name for value in ops[makers[0]].results}
+        for op in ops[makers[0] + 1 : makers[-1] + 1]:
+            if any(name in behind for name in reads(op)):
+                behind.update(value.name for value in op.results)
+        return (makers[0],) if all(any(value.name in behind for value in ops[i].results) for i in makers[1:]) else ()
 
     def moving(self, kinds: Sequence[Kind], updated: Floats) -> Floats:
         """Seconds of the update of each node on each kind of device, without sums of gradients."""

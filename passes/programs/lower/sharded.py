@@ -4,7 +4,7 @@ Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh
 
 1. The ops of a stage stand in the order of the entry, but for sums of gradients (``buckets``). A ``comm.reshard`` is expanded
    where it stands into the cheapest chain of ``comm`` ops from its operand's layout to its result's
-   (``passes.meshes.reshard``), which is what the plan was charged; the last one makes the result, what lies between is
+   (``passes.meshes.layouts``), which is what the plan was charged; the last one makes the result, what lies between is
    called ``%v.k``. One between equal layouts of two meshes is a name for the value that arrives.
 2. ``comm.slice`` (R to S) and ``comm.term`` (R to P) move nothing. A term of a sum is the value itself on the first member of
    the axis and zero on the others; of a maximum it is the value on all.

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from dnnc.build.plan_json import plan_to_json
+from dnnc.check.witness.facts import facts_of
+from dnnc.check.witness.verify import verified
 from dnnc.compile.driver import CompileOptions, plan_model
 from dnnc.compile.training import TrainingOptions
 from dnnc.machines.topology import load_topology
@@ -15,6 +18,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Plan, Schedule
 from ir.core.topology import Topology
 from ir.ops.rows import shown, unrolled
+from passes.graph.folding import expand
 from passes.timeline.memory import memory_over_time, with_memory
 from passes.timeline.simulate import run_rows
 from passes.timeline.workload import workload
@@ -83,3 +87,26 @@ def test_no_memory_at_all_is_told_without_a_warning_of_numpy(recwarn: pytest.War
     with pytest.raises(Infeasible):
         planned("preset:h100x4", 0)
     assert not recwarn.list
+
+
+def test_a_weight_of_two_stages_has_the_state_of_its_optimizer_in_the_first_alone() -> None:
+    """Planner, place and verify-plan count it there: devices with the memory that a plan is said to need have that plan."""
+    topology = machines("preset:h100x2", 1 << 34)
+    asked = CompileOptions(
+        "zoo:gpt2,layers=2,hidden=64,heads=2,vocab=4000,positions=32,seq=16,weights=declared",
+        plan_only=True,
+        objective="training",
+        stages=2,
+        mesh="none",
+        microbatches=4,
+    )
+    free = plan_model(asked, machines=topology, sink=DiagnosticSink()).module.first(Plan)
+    assert free is not None
+    needed = {name: stage.memory for stage in free.stages for name in stage.devices}
+    assert max(needed.values()) > 1.5 * min(needed.values())
+    tight = replace(topology, devices=tuple(replace(one, memory=needed[one.name]) for one in topology.devices))
+    module = plan_model(asked, machines=tight, sink=DiagnosticSink()).module
+    found = module.first(Plan)
+    assert found is not None
+    assert found.value == pytest.approx(free.value)
+    assert not verified(facts_of(module, "plan.ir"), plan_to_json(expand(module))).violations
