@@ -104,7 +104,8 @@ def _step_text(plan: Plan) -> str:
     count, period = plan.microbatches, seconds_text(step_period(plan))
     many = f"{count} microbatch{'es' if count > 1 else ''} a step"
     if not plan.flush:
-        return f"{many}, without a flush: {period} each on the slowest device; stages work with weights that lack the newest updates"
+        each = f"{period} each on the slowest device"
+        return f"{many}, without a flush: {each}; stages work with weights that lack the newest updates"
     if len(plan.stages) > 1:
         more = sum(stage.replicas for stage in plan.stages) - 1
         if math.isclose((count + more) * step_period(plan), plan.value, rel_tol=EVEN):
