@@ -1,7 +1,8 @@
 """The stages and the layouts of a plan on meshes, on the same model of other sizes.
 
-Each op of both models has the stage and the strategies that it has in the plan, each weight lies as it does there. An op that
-the planned module lacks runs whole on each member of the stage that ``passes.plan.other_sizes`` gives it.
+Each op of both models has the stage and the strategies that it has in the plan, each weight lies as it does there; what an op
+costs is of its own sizes. An op that the planned module lacks runs whole on each member of the stage that
+``passes.plan.other_sizes`` gives it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ir.core.ops import Op
 from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import PassContext, needed
+from passes.framework.registry import PASSES
+from passes.graph.folding import expand
 from passes.graph.graph import reads
 from passes.graph.positional import spread
 from passes.meshes.decided import meshes_of
@@ -54,7 +57,8 @@ def laid_alike(planned: Module, other: Module, context: PassContext) -> Module:
         known, whole = strategies[index], SEPARATOR.join([WHOLE] * axes)
         texts = {func.ops[i].id: known.get(func.ops[i].id, whole) for i in own}
         stated.append(Stated(own, _over(topology, mesh), texts, kept if axes else {}, {}, f"stage {index}", others))
-    module, uneven = undecided(module), _uneven(planned)
+    module = expand(PASSES["cost"]().run(undecided(module), context))  # each op had the facts of ``planned``
+    uneven = _uneven(planned)
     stages = StageByStage(module, topology, context, stated, training=False, uneven=uneven, memory=-1, microbatches=1)
     empty = replace(plan, value=math.inf, port_value=math.inf, bound=0.0, stages=(), certificate=())
     return written(module, stages.staged(), empty, memory=-1)

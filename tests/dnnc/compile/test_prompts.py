@@ -49,6 +49,19 @@ def test_the_prompt_program_fits_a_mesh_too(tmp_path: Path) -> None:
     assert prompt.stages[0].memory <= 250 * 1024
 
 
+def test_a_chunk_takes_a_mesh_longer_than_a_step(tmp_path: Path) -> None:
+    """Of its 31 tokens each is as much to compute as that of a step, and two devices compute half of it each."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    seconds = {}
+    for mesh in ("none", "2"):
+        found = plan_model(options(two, objective="", mesh=mesh, stages=1, batch=2, groups=1), sink=DiagnosticSink())
+        assert found.prompt is not None
+        assert found.prompt.chunk == 31
+        seconds[mesh] = found.prompt.stages[0].working
+        assert seconds[mesh] > 3 * found.plan.stages[0].working
+    assert seconds["none"] / 2 < seconds["2"] < seconds["none"]
+
+
 def test_a_stated_chunk_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     core = machines(tmp_path / "t.toml", ("core", 1, 1, 420))
     with pytest.raises(
