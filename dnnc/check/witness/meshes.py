@@ -39,12 +39,13 @@ from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.count import count
 from passes.meshes.costs.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.meshes.costs.member_work import MemberWork
-from passes.meshes.mesh import DeviceMesh, mesh_over
+from passes.meshes.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.meshes.undecided import undecided
 from passes.partition.layouts.decide import choice_of
 from passes.partition.layouts.problem.build import Builder, overlaps_on
 from passes.plan.parts import StagePart, stage_parts
 from passes.programs.lower import LowerPass
+from passes.stages.load import hands_over
 
 
 class OnMeshes:
@@ -227,8 +228,9 @@ class OnMeshes:
 
 
 def proven_on(facts: Facts, price: float) -> float:
-    """Seconds of the objective that no plan on the one mesh of the plan is below, by a price of memory in seconds per byte. Of
-    a training step the best of what its problems prove, in which sums of gradients are hidden in different parts."""
+    """Seconds of the objective that no plan on the one mesh of the plan, or on its one device, is below, by a price of memory
+    in seconds per byte. Of a training step the best of what its problems prove, in which sums of gradients are hidden in
+    different parts."""
     plan, (builder, mesh) = facts.plan, _problems(facts)
     overlaps: list[float | None] = [None]
     if plan.minimises.trains:
@@ -239,14 +241,18 @@ def proven_on(facts: Facts, price: float) -> float:
         found = max(found, seconds)
     if plan.minimises.trains:
         return found * plan.microbatches * (1 - ROUNDING)
-    return (found + min(facts.type_of(device).handover for device in mesh.devices)) / facts.tokens * (1 - ROUNDING)
+    woken = hands_over(1, len(mesh.devices), training=False)
+    handover = min(facts.type_of(device).handover for device in mesh.devices) if woken else 0.0
+    return (found + handover) / facts.tokens * (1 - ROUNDING)
 
 
 def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:
-    """What gives the seconds and bytes of ops and conversions on the one mesh of the plan, and the mesh."""
+    """What gives the seconds and bytes of ops and conversions on the one mesh of the plan, and the mesh: that of one
+    member where the plan is on one device."""
     plan, module = facts.plan, undecided(facts.module)
     attributes = {key: attribute.value for key, attribute in facts.module.entry.attributes}
-    symbol = next(mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh)
+    alone = Mesh("@alone", ((AXIS_NAMES[0], 1),), plan.stages[0].devices)
+    symbol = next((mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh), alone)
     mesh = mesh_over(facts.topology, facts.net, symbol).limited(stated_memory(facts.module) or 0)
     builder = Builder(
         module,

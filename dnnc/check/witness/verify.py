@@ -333,7 +333,7 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
             if record.plans == MESHES:
                 proof.note = "for the batch and groups of the plan; the search looked at no others"
         if record.plans == MESH:
-            if any(not stage.mesh for stage in plan.stages) or len(plan.stages) != 1:
+            if len(plan.stages) != 1 or not (plan.stages[0].mesh or len(plan.stages[0].devices) == 1):
                 found.violations.append("the witness is of one mesh, and the plan is not on one")
                 continue
             from dnnc.check.witness.meshes import proven_on

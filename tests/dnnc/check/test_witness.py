@@ -66,6 +66,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "overlap": (WIDE, "unequal", ("--comm", "overlap")),
     "replicas": (WIDE, "preset:cpu-4", ()),
     "one mesh": (WIDE, "preset:h100x4", ("--mesh", "4")),
+    "a mesh of one device": (WIDE, "preset:h100x4", ("--mesh", "1")),
+    "training on a mesh of one device": (MLP, "preset:cpu-2", (*TRAINING, "--mesh", "1")),
     "two axes": (WIDE, "preset:h100x4", ("--mesh", "2x2")),
     "meshes in stages": (WIDE, "preset:h100x4", ("--mesh", "2", "--stages", "2")),
     "convolutions on a mesh": ("zoo:resnet50,image=64,weights=declared", "preset:cpu-2", ("--mesh", "2")),
