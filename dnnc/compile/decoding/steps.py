@@ -214,9 +214,10 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
         context.sink.warn(LengthFixed(fixed[0]), where=fixed[0])
         return module
     looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
+    pasts = [options.context - 1, options.context] if looked_up else [None, None]
     simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
     relative: list[str] = []
-    first, second = (dict(_constants(one, looked_up)) for one in simplified)
+    first, second = (dict(_constants(one, past)) for one, past in zip(simplified, pasts, strict=True))
     for place, (resource, array) in first.items():
         other = second.get(place)
         if other is not None and _is_shifted(array, other[1]):
@@ -237,15 +238,16 @@ def _is_shifted(array: NDArray[Any], longer: NDArray[Any]) -> bool:
     return grown and np.array_equal(array, longer[..., 1:], equal_nan=True)
 
 
-def _constants(module: Module, looked_up: bool) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
-    """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements.
-    ``looked_up``: whether positions are constants that a table is read by."""
+def _constants(module: Module, past: int | None) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
+    """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements. ``past``: the
+    position of the step, if a table is read by it as a constant, which is left aside too."""
     resources = module.resources
     for op in module.entry.ops:
         for number, name in enumerate(op.operands if op.results else ()):
             array = array_of(resources[name]) if name in resources else None
-            sizes = array is not None and array.dtype.kind == "i" and (op.name in OF_SIZES or (looked_up and op.name == GATHER))
-            if array is not None and not sizes:
+            whole = array is not None and array.dtype.kind == "i"
+            position = whole and op.name == GATHER and bool(np.all(array == past))
+            if array is not None and not position and not (whole and op.name in OF_SIZES):
                 yield (op.results[0].name, number), (name, array)
 
 

@@ -88,8 +88,8 @@ class Decoder:
             relative = dict(self.func.attributes)[RELATIVE].value if RELATIVE in dict(self.func.attributes) else ()
             masks = Masks(self.writer, self.module.resources, growing, relative)
             ops = masks.applied(ops)
-            if Role.POSITIONS not in self.roles.values() and not masks.by_distance:
-                ops = self.with_positions(ops)
+            if Role.POSITIONS not in self.roles.values():
+                ops = self.with_positions(ops, required=not masks.by_distance)
         entry = self.func
         facts = {
             "decoding.ids": self.ids.name[1:],
@@ -180,24 +180,26 @@ class Decoder:
                 reason = f"{op.id} (Attention) is not causal, and has no mask"
                 raise InvalidInput(CacheNotInPlace(op.operands[1].lstrip("%@"), reason), where=op.location.node or op.id)
 
-    def with_positions(self, ops: Sequence[Op]) -> list[Op]:
+    def with_positions(self, ops: Sequence[Op], *, required: bool) -> list[Op]:
         """``ops`` of a model without positions among its inputs: it looks them up by a constant, past .. past + s - 1, or
-        counts ones of its mask. Raises InvalidInput where it does neither, or counts for several tokens of a step."""
+        counts ones of its mask; where they are not ``required``, it may have none. Raises InvalidInput where they are missing,
+        or read otherwise, or counted for several tokens of a step."""
         source, expected = next(iter(self.axes)).source, np.arange(self.context - self.step, self.context)
         constants = {
-            name
+            name: array.ndim
             for name, one in self.module.resources.items()
             if (array := array_of(one)) is not None
             and array.dtype.kind == "i"
             and array.size in (self.step, self.step * self.batch)
-            and array.shape[-1:] == (self.step,)
+            and array.shape[-1:] in ((), (self.step,))
             and (array == expected).all()
         }
         found, widened = [], dict[str, Value]()
         for op in ops:
-            if constants & set(op.operands):
+            read = [name for name in op.operands if name in constants and (constants[name] or op.name == "onnx.Gather")]
+            if read:
                 shape = (self.batch, self.step, *_shape(op.results[0])[-1:])
-                if op.name != "onnx.Gather" or op.get("axis", 0) or op.operands[0] in constants:
+                if op.name != "onnx.Gather" or op.get("axis", 0) or read != [op.operands[1]] or not constants[read[0]]:
                     raise self.unknown_positions(source)
                 type_ = op.results[0].type
                 assert isinstance(type_, TensorType)
@@ -213,7 +215,7 @@ class Decoder:
                 raise self.unknown_positions(source)
             found.append(op)
         counts = any(op.name == "onnx.CumSum" for op in ops)
-        if not widened and not (counts and self.step == 1):
+        if not widened and (self.step > 1 if counts else required):
             raise self.unknown_positions(source)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.onnx.elements import Array
-from ir.core.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from tests.dnnc.compile.test_decoding import opened
 
 WORDS, WIDTH, CONTEXT, BATCH = 11, 4, 8, 2
@@ -25,11 +26,12 @@ decoder ({ids}[batch, step] input_ids, float[batch, 1, past, 4] past_key)
     int64[1] first_axis = {{0}}, int64[1] head = {{1}}, int64[1] last = {{3}}, int64[1] end = {{9999}}
 >
 {{
-    token = Gather (table, input_ids)
-    query = Unsqueeze (token, head)
-    present_key = Concat <axis = 2> (past_key, query)
     sizes = Shape (past_key)
     begin = Gather (sizes, two)
+    word = Gather (table, input_ids)
+    {token}
+    query = Unsqueeze (token, head)
+    present_key = Concat <axis = 2> (past_key, query)
     grown = Shape (present_key)
     length = Gather (grown, two)
     keys = Range (zero, length, one)
@@ -62,9 +64,28 @@ ATTENTION = """turned = Transpose <perm = [0, 1, 3, 2]> (present_key)
     mixed = MatMul (weights, present_key)"""
 ONE_OPERATOR = """added = Where (mask, bias, lowest)
     mixed = Attention <scale = 1.0> (query, present_key, present_key, added)"""
+UNBIASED = ATTENTION.replace("Add (product, bias)", "Identity (product)")
+NUMBERS = """tokens = Shape (input_ids)
+    count = Gather (tokens, one)
+    after = Add (begin, count)
+    numbers = Range (begin, after, one)"""
+LEARNED = f"""{NUMBERS}
+    place = Gather (places, numbers)
+    token = Add (word, place)"""
+FROM_TWO = f"""{NUMBERS}
+    shifted = Add (numbers, two)
+    place = Gather (places, shifted)
+    token = Add (word, place)"""
+SLICED = f"""{NUMBERS}
+    begins = Unsqueeze (begin, first_axis)
+    ends = Unsqueeze (after, first_axis)
+    place = Slice (places, begins, ends, first_axis)
+    token = Add (word, place)"""
+ONE = """place = Gather (places, begin)
+    token = Add (word, place)"""
 PLAIN = {
     **{"ids": "int64", "logits": "batch, step, 11", "window": "mask = Identity (causal)", "ending": "logits = Identity (all)"},
-    **{"opset": "18", "attention": ATTENTION},
+    **{"opset": "18", "attention": ATTENTION, "token": "token = Identity (word)"},
 }
 
 
@@ -74,6 +95,7 @@ def write(path: Path, **parts: str) -> None:
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(MODEL.format(**{**PLAIN, **parts}))
     weights = {"table": rng.standard_normal((WORDS, WIDTH)), "biases": 2 * rng.standard_normal((1, 1, 1, 300)), "lowest": -1e9}
+    weights["places"] = rng.standard_normal((300, WIDTH))
     model.graph.initializer.extend(
         numpy_helper.from_array(np.array(array, np.float32), name) for name, array in weights.items()
     )
@@ -83,13 +105,12 @@ def write(path: Path, **parts: str) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {},
+        {"token": LEARNED},
         {"opset": "23", "attention": ONE_OPERATOR},
-        {"ids": "int32", "window": WINDOW},
         {"logits": "batch, 11", "ending": ROW},
         {"logits": "batch, 1, 11", "ending": LAST},
     ],
-    ids=["biases", "operator", "window", "row", "last"],
+    ids=["learned", "operator", "row", "last"],
 )
 def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     """Token by token, of two sequences at once: in chunks these biases would be by the distance to the last token of a chunk,
@@ -102,15 +123,42 @@ def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     compile_model(options, sink=sink)
     assert [one.code for one in sink.diagnostics] == ["W1046"]
     told = sink.diagnostics[0].message
-    assert "window" in parts or "logits" in parts or "its biases do not follow from the distance" in told
+    assert "logits" in parts or "its biases do not follow from the distance" in told
     assert not (tmp_path / "b" / "stages" / "stage0.prompt.onnx").exists()
-    whole, step = opened(tmp_path / "m.onnx"), opened(tmp_path / "b" / "stages" / "stage0.onnx")
+    assert_computed(tmp_path, [1] * CONTEXT)
+
+
+def test_chunks_look_positions_up_beside_a_window(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", ids="int32", token=LEARNED, window=WINDOW, attention=UNBIASED)
+    options = CompileOptions(
+        str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT, batch=BATCH, chunk=3
+    )
+    sink = DiagnosticSink()
+    compile_model(options, sink=sink)
+    assert not sink.diagnostics
+    assert_computed(tmp_path, [3, 3, 1, 1])
+
+
+def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
+    """A program of each of these lengths in turn computes, of its last token, what the file does."""
+    whole, position = opened(folder / "m.onnx"), 0
     ids = np.random.default_rng(1).integers(0, WORDS, (BATCH, CONTEXT))
     kept = np.full((BATCH, 1, CONTEXT, WIDTH), 7, np.float32)  # what lies there is never seen
-    for position in range(CONTEXT):
-        feeds = {"input_ids": ids[:, position : position + 1], "position": np.full(BATCH, position), "past_key": kept}
-        logits, kept = map(np.asarray, step.run(["logits", "present_key"], feeds))
-        np.testing.assert_allclose(logits[:, -1], expected(whole, ids[:, : position + 1]), rtol=1e-4, atol=1e-5)
+    for length in lengths:
+        program = opened(folder / "b" / "stages" / ("stage0.onnx" if length == 1 else "stage0.prompt.onnx"))
+        new = ids[:, position : position + length]
+        feeds = {"input_ids": new, "position": np.full(BATCH, position), "past_key": kept}
+        logits, kept = map(np.asarray, program.run(["logits", "present_key"], feeds))
+        position += length
+        np.testing.assert_allclose(logits[:, -1], expected(whole, ids[:, :position]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("token", [FROM_TWO, SLICED, ONE], ids=["from two", "sliced", "one"])
+def test_positions_read_otherwise_than_as_their_numbers_are_refused(token: str, tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", token=token, window=WINDOW, attention=UNBIASED)
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT)
+    with pytest.raises(InvalidInput, match="from the length of its past"):
+        compile_model(options, sink=DiagnosticSink())
 
 
 def expected(whole: onnxruntime.InferenceSession, ids: Array) -> Array:
