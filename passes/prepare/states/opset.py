@@ -22,8 +22,11 @@ AXES_BECAME_OPERANDS = frozenset(
     f"onnx.Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
 """Of opset 18."""
-CHANGED = frozenset({"onnx.GroupNormalization", "onnx.Resize", "onnx.AveragePool", "onnx.Pad", "onnx.DFT", "onnx.Split"})
-"""Operators that mean, or may mean, something else in the newer opset under the same attributes; ``Split`` into equal parts."""
+CHANGED = {
+    **{"onnx.Pad": 18, "onnx.Split": 18, "onnx.Resize": 19, "onnx.DFT": 20},
+    **{"onnx.GroupNormalization": 21, "onnx.AveragePool": 22},
+}
+"""Operators that mean, or may mean, something else under the same attributes since this opset; ``Split`` into equal parts."""
 
 
 def raised(module: Module, opset: int, dialects: Dialects) -> Module:
@@ -57,7 +60,7 @@ def raised(module: Module, opset: int, dialects: Dialects) -> Module:
         definition = opdef(op.name, new, dialects)
         unequal = op.name == "onnx.Split" and len(op.operands) > 1  # its parts are stated: nothing changed
         faults = definition.faults(op) if definition is not None and op.dialect == "onnx" else []
-        if current < OLDEST or faults or (op.name in CHANGED and not unequal):
+        if current < OLDEST or faults or (current < CHANGED.get(op.name, OLDEST) and not unequal):
             raise InvalidInput(OldOpset(op.name.removeprefix("onnx."), current), where=op.location.node or op.id)
     attributes_ = {key: value for key, value in module.attributes if key != KEY} | {KEY: Attribute(AttrKind.INT, opset)}
     module = module.replace(entry, replace(entry, ops=ops))

@@ -52,6 +52,27 @@ def test_what_changed_is_refused() -> None:
     assert raised(newest, 17, DIALECTS) is newest
 
 
+def test_equal_parts_mean_the_same_since_opset_18() -> None:
+    before = split("axis = 0, num_outputs = 2", 20)
+    after = raised(before, 24, DIALECTS)
+    assert verify(after, dialects=DIALECTS) == []
+    inputs = {"x": np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)}
+    assert_same_bits(run(before, inputs), run(after, inputs))
+    with pytest.raises(InvalidInput, match="Split of opset 17"):
+        raised(split("axis = 0", 17), 24, DIALECTS)
+
+
+def split(parts: str, opset: int) -> Module:
+    return load_module(
+        f"""module @m {{ir_version = 8, opset.onnx = {opset}}} {{
+          func @main(%x : tensor<4x4xf32>) -> (%y : tensor<2x4xf32>, %z : tensor<2x4xf32>) {{
+            %y, %z = onnx.Split(%x) {{{parts}}} : tensor<2x4xf32>, tensor<2x4xf32>
+          }}
+        }}""",
+        dialects=DIALECTS,
+    )
+
+
 def pads() -> Module:
     return load_module(
         """module @m {opset.onnx = 17} {
