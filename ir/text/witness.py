@@ -19,6 +19,8 @@ KEY = "witness"
 """The key of a plan's certificate that holds the text."""
 CHOSEN = "chosen"
 """The key of a certificate whose bound is of other batches and numbers of groups, too: which, in words."""
+BOUND_FOR = "; the bound is for "
+"""In the text of ``CHOSEN`` before the groups that the bound is of, where it is of no others."""
 DEVICES, REPLICAS, MESHES, MESH = "devices", "replicas", "meshes", "mesh"
 """Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh, on a device or, at
 inference, on replicas; all ops on the mesh of the plan."""

@@ -25,7 +25,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan, Resource, State
 from ir.core.outcomes import outcome
 from ir.core.topology import Topology
-from ir.text.witness import CHOSEN
+from ir.text.witness import BOUND_FOR, CHOSEN
 from passes.costs.network import network
 from passes.framework.base import Pass
 from passes.framework.registry import ANY_FORM, NO_MESH
@@ -92,7 +92,7 @@ def with_choice(plan: Plan, choice: Choice | None) -> Plan:
     alone = f"{choice.groups} group{'s' * (choice.groups > 1)} of {choice.batch} alone"
     told = f"among {choice.allowed}"
     if not choice.most:
-        told += f"; the bound is for {alone}"
+        told += f"{BOUND_FOR}{alone}"
     elif "kinds" in dict(plan.certificate):
         told += f"; stages on meshes were searched for {alone}"
     return noted(replace(plan, bound=bound, status=outcome(plan.value, bound)), **{CHOSEN: told})
@@ -114,7 +114,7 @@ def _on_mesh(step: _Step, search: Any) -> tuple[CompileOptions, Choice]:
 
     fits = bisect.bisect_left(sizes, True, key=too_large) if len(sizes) > 1 else 1
     batch = sizes[max(fits - 1, 0)]
-    allowed = f"{_batches(sizes)}, the largest that fits on the mesh"
+    allowed = _batches(sizes) + (", the largest that fits on the mesh" if len(sizes) > 1 else "")
     return replace(options, batch=batch, groups=groups), Choice(batch, groups, 0.0, groups, allowed)
 
 

@@ -19,6 +19,7 @@ from dnnc.compile.decoding.choice import _Step
 from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, plan_model
 from dnnc.compile.flags import AUTO
 from dnnc.machines import machines_of
+from dnnc.report.plan import proof_text
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.core.module import Plan
 from passes.costs.network import network
@@ -170,6 +171,15 @@ def test_a_replay_on_a_mesh_counts_each_token_of_a_batch(tmp_path: Path) -> None
     module = replayed.module.replace(replayed.plan, of_step)
     violations = verified(facts_of(module, "plan.ir"), plan_to_json(module)).violations
     assert f"the value is {of_step.value!r} s, counted {plan.value!r} s" in violations
+
+
+def test_the_bound_on_a_mesh_says_of_how_many_groups_it_is(tmp_path: Path) -> None:
+    """Where nobody states them, a mesh of all devices has one; where they are stated there are no others."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    free, stated = (planned(two, mesh="auto", batch=1, groups=groups) for groups in (None, 1))
+    assert (free.value, free.bound, free.status) == (stated.value, stated.bound, "optimal")
+    assert proof_text(free).startswith("optimal for 1 group of 1 alone: lower bound ")
+    assert proof_text(stated).startswith("optimal: lower bound ")
 
 
 @pytest.mark.slow
