@@ -361,7 +361,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto", NO_MESH) else asked
         if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
             asked = f"{restricted.partition(';')[0].removeprefix('by ')} was asked for"
-        if not asked and result.plan.minimises.alone:
+        if not asked and result.plan.minimises.alone and "on meshes" not in dict(result.plan.certificate).get("kinds", ""):
             asked = "no stage there makes one sample faster; meshes were not searched"
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
@@ -384,5 +384,5 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         states = result.module.states.items()
         needs = any(not state.result and "mask" not in name for name, state in states)  # what an encoder made
         generate = f"generate {folder} --ids 1,2,3{' --states FILE.npz' if needs else ''}"
-        first = generate if options.context is not None else f"run {folder}"
+        first = generate if "decoding.context" in dict(result.module.entry.attributes) else f"run {folder}"
         put(f"wrote {folder}; next: dnnc {first}, dnnc check {folder}")

@@ -214,6 +214,21 @@ def test_inspect_tells_states_and_run_that_it_does_not_generate(build: str, caps
     assert "'dnnc generate' answers prompts" in capsys.readouterr().err
 
 
+def test_a_replayed_plan_is_one_to_generate_with(build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "b")
+    assert main(["compile", LLAMA, "-t", "preset:cpu-2", "-o", out, "--plan", f"{build}/plan.json", "--no-load-test"]) == 0
+    assert f"next: dnnc generate {out} --ids 1,2,3, dnnc check" in capsys.readouterr().out
+
+
+def test_devices_that_no_mesh_makes_faster_are_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--context", "32", "--batch", "2", "--objective", "token-latency", "--plan-only", "-o", str(tmp_path / "b")]
+    for mesh, why in ((), "no plan with them is faster"), (("--mesh", "none"), "meshes were not searched"):
+        assert main(["compile", LLAMA, "-t", "preset:cpu-2", *options, *mesh]) == 0
+        told = capsys.readouterr().out
+        assert [line for line in told.splitlines() if "not used: cpu1" in line and why in line], told
+        assert ("stages on meshes: none below" in told) == (not mesh)
+
+
 @pytest.mark.slow
 def test_states_of_an_encoder_are_asked_for_and_their_faults_are_at_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
