@@ -18,7 +18,7 @@ from dnnc.engines.torch.launch.starting import rank_environment
 from dnnc.machines.faults import ProbeEnded
 from dnnc.onnx.ort import silence
 from ir.core.diagnostics import InvalidInput
-from ir.system.child import module_command, module_environment
+from ir.system.child import forks_wait, module_command, module_environment
 
 _BYTE = 2
 """ONNX's number of u8."""
@@ -180,16 +180,17 @@ def _started(
     try:
         for own in cores:
             command = [*module_command(module), ",".join(map(str, own)), str(threads or len(own))]
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=rank_environment() if module == _TORCH_MODULE else module_environment(),
-                    pass_fds=inherited,
+            with forks_wait():
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        env=rank_environment() if module == _TORCH_MODULE else module_environment(),
+                        pass_fds=inherited,
+                    )
                 )
-            )
         yield processes
     finally:
         for process in processes:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dnnc.engines.hosts.answers import MOST_TEXT, Answers
 from ir.core.diagnostics import InvalidInput
-from ir.system.child import module_command, module_environment
+from ir.system.child import forks_wait, module_command, module_environment
 
 _MODULE = "dnnc.engines.cluster.agent"
 
@@ -45,14 +45,15 @@ class LocalAgents:
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
-        process = subprocess.Popen(
-            [*self.before.get(settings["host"], ()), *module_command(self.module)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=module_environment(),
-            text=True,
-            start_new_session=True,  # a terminal interrupts the starter alone, which ends the agents
-        )
+        with forks_wait():
+            process = subprocess.Popen(
+                [*self.before.get(settings["host"], ()), *module_command(self.module)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=module_environment(),
+                text=True,
+                start_new_session=True,  # a terminal interrupts the starter alone, which ends the agents
+            )
         self.processes[settings["host"]] = process
         assert process.stdin is not None
         assert process.stdout is not None

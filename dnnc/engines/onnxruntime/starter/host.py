@@ -30,6 +30,7 @@ from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY
 from dnnc.engines.onnxruntime.transport.wiring import peers_of
 from dnnc.engines.onnxruntime.worker import STATUS_WORDS
 from ir.core.diagnostics import InvalidInput
+from ir.system.child import forks_wait
 from ir.system.host import device_cores
 
 _LOG = logging.getLogger(__name__)
@@ -94,32 +95,33 @@ class HostProcesses:
         self.status = words.reshape(len(roles), STATUS_WORDS)
         self.status[:, 2] = time.monotonic_ns()
         models = self._models(roles, files)
-        for number, role in enumerate(roles):
-            control_read, control_write = map(self._own, os.pipe())
-            passed = {control_write, status, *models.descriptors}
-            stages = [self._stage(stage, models, passed) for stage in role["stages"]]
-            self.status[number, 3] = stages[0]["stage"]
-            config = {
-                **{key: value for key, value in role.items() if key != "cpus"},
-                "process": number,
-                "processes": len(roles),
-                "control": control_write,
-                "status": status,
-                "cores": cores[number],
-                "spin": own and role["threads"] > 1,
-                "programs": models.memory,
-                "stages": stages,
-                **({"network": self.network} if role["peers"] else {}),
-            }
-            members = {stage["stage"]: stage["group"]["member"] if "group" in stage else -1 for stage in stages}
-            process = self.launcher.start(config, sorted(passed))
-            device, count = role["device"], role["threads"]
-            _LOG.debug("%s: process %d, %d threads, cores %s", device, process.pid, count, cores[number] or "any")
-            self.every.append(DeviceProcess(number, device, members, process, control_read))
-        needed = {*kept, *(process.control for process in self.every)}
-        for descriptor in [d for d in self._descriptors if d not in needed]:
-            self._descriptors.remove(descriptor)  # first: an interrupt between the two must not let it be closed twice
-            os.close(descriptor)
+        with forks_wait():
+            for number, role in enumerate(roles):
+                control_read, control_write = map(self._own, os.pipe())
+                passed = {control_write, status, *models.descriptors}
+                stages = [self._stage(stage, models, passed) for stage in role["stages"]]
+                self.status[number, 3] = stages[0]["stage"]
+                config = {
+                    **{key: value for key, value in role.items() if key != "cpus"},
+                    "process": number,
+                    "processes": len(roles),
+                    "control": control_write,
+                    "status": status,
+                    "cores": cores[number],
+                    "spin": own and role["threads"] > 1,
+                    "programs": models.memory,
+                    "stages": stages,
+                    **({"network": self.network} if role["peers"] else {}),
+                }
+                members = {stage["stage"]: stage["group"]["member"] if "group" in stage else -1 for stage in stages}
+                process = self.launcher.start(config, sorted(passed))
+                device, count = role["device"], role["threads"]
+                _LOG.debug("%s: process %d, %d threads, cores %s", device, process.pid, count, cores[number] or "any")
+                self.every.append(DeviceProcess(number, device, members, process, control_read))
+            needed = {*kept, *(process.control for process in self.every)}
+            for descriptor in [d for d in self._descriptors if d not in needed]:
+                self._descriptors.remove(descriptor)  # first: an interrupt between the two must not let it be closed twice
+                os.close(descriptor)
 
     def _stage(self, stage: Mapping[str, Any], models: _Models, passed: set[int]) -> dict[str, Any]:
         """The configuration of a stage; adds the descriptors that it names to ``passed``."""

@@ -25,7 +25,7 @@ from typing import IO
 from dnnc.engines.torch.launch.forking import Rank, can_fork, forked
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.telling import Listening
-from ir.system.child import module_command, module_environment
+from ir.system.child import forks_wait, module_command, module_environment
 from ir.system.surroundings import CACHE
 
 HEAP = {
@@ -65,7 +65,7 @@ def rank_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 class Ranks:
     """The ranks of this host. ``numbers``: of each among all ranks; ``pipes``: descriptors that their reports come through;
     ``last_lines``: of their standard error; ``ends``: rank -> exit status, in the order in which they ended; ``terminated``:
-    the ranks that this process told to end."""
+    the ranks that this process told to end; ``listener``: reads their standard error."""
 
     numbers: Sequence[int]
     listening: Listening
@@ -74,6 +74,7 @@ class Ranks:
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     ends: dict[int, int] = field(default_factory=dict)
     terminated: set[int] = field(default_factory=set)
+    listener: threading.Thread | None = None
 
     def doing(self) -> dict[int, str]:
         """Rank -> what it is doing now."""
@@ -138,51 +139,64 @@ def started(
     beside those of its job; ``threads``: of OpenMP; ``folder``: for caches of libraries. Raises OSError where no process can be
     started."""
     ranks = Ranks([job.rank for job in jobs], Listening(jobs[0].marks))
-    stderr_read, stderr_write = os.pipe()
-    listener = threading.Thread(target=forward, args=(os.fdopen(stderr_read, "rb"), ranks.last_lines), daemon=True)
-    listener.start()
-    more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
-    own: list[int] = []  # descriptors of the ranks, which this process closes once they have them
-    memories: list[int] = []
     try:
-        try:
-            for job in jobs:
-                read_end, write_end = os.pipe()
-                ranks.pipes.append(read_end)
-                own.append(write_end)
-                memories.append(replace(job, tells=write_end).write())
-                own.append(memories[-1])
-            shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
-            listens = {job.listen for job in jobs if job.listen is not None}
-            if len(jobs) > 1 and can_fork():
-                inherited = [*shared, *listens, *(one for one in own if one not in memories)]
-                ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
-            else:
-                for job, memory, tells in zip(jobs, memories, own[::2], strict=True):
-                    numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.local_rank), "WORLD_SIZE": str(job.world)}
-                    ranks.processes.append(
-                        subprocess.Popen(
-                            [*module_command(_MODULE), *arguments, "--job", str(memory)],
-                            stdin=subprocess.DEVNULL,
-                            stdout=_STDERR,
-                            stderr=stderr_write,
-                            env=rank_environment({**more, **numbers}),
-                            pass_fds=(*shared, tells, memory, *([] if job.listen is None else [job.listen])),
-                            start_new_session=True,
-                        )
-                    )
-            for rank, process in zip(ranks.numbers, ranks.processes, strict=False):
-                _LOG.debug("rank %d: process %d, %d threads", rank, process.pid, threads)
-        finally:
-            for descriptor in (*own, stderr_write):
-                os.close(descriptor)
+        with forks_wait():
+            _start(ranks, jobs, arguments, passed, threads, folder)
+        for rank, process in zip(ranks.numbers, ranks.processes, strict=False):
+            _LOG.debug("rank %d: process %d, %d threads", rank, process.pid, threads)
         yield ranks
     finally:
         ranks.end()
         while ranks.hear(0.0):
             pass
-        listener.join(1.0)
+        if ranks.listener is not None:
+            ranks.listener.join(1.0)
         for descriptor in ranks.pipes:
+            os.close(descriptor)
+
+
+def _start(
+    ranks: Ranks, jobs: Sequence[Job], arguments: Sequence[str], passed: Sequence[int], threads: int, folder: Path
+) -> None:
+    """Starts the processes of ``ranks``, and the thread that listens to their standard error. The parameters are those of
+    ``started``."""
+    stderr_read, stderr_write = os.pipe()
+    own: list[int] = [stderr_write]  # descriptors of the ranks, which this process closes once they have them
+    try:
+        pipe = os.fdopen(stderr_read, "rb")
+        ranks.listener = threading.Thread(target=forward, args=(pipe, ranks.last_lines), daemon=True)
+        ranks.listener.start()
+        more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
+        tells: list[int] = []
+        memories: list[int] = []
+        for job in jobs:
+            read_end, write_end = os.pipe()
+            ranks.pipes.append(read_end)
+            own.append(write_end)
+            tells.append(write_end)
+            memories.append(replace(job, tells=write_end).write())
+            own.append(memories[-1])
+        shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
+        listens = {job.listen for job in jobs if job.listen is not None}
+        if len(jobs) > 1 and can_fork():
+            inherited = [*shared, *listens, *tells]
+            ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
+            return
+        for job, memory, tell in zip(jobs, memories, tells, strict=True):
+            numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.local_rank), "WORLD_SIZE": str(job.world)}
+            ranks.processes.append(
+                subprocess.Popen(
+                    [*module_command(_MODULE), *arguments, "--job", str(memory)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=_STDERR,
+                    stderr=stderr_write,
+                    env=rank_environment({**more, **numbers}),
+                    pass_fds=(*shared, tell, memory, *([] if job.listen is None else [job.listen])),
+                    start_new_session=True,
+                )
+            )
+    finally:
+        for descriptor in own:
             os.close(descriptor)
 
 

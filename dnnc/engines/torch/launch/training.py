@@ -57,6 +57,7 @@ from ir.core.types import TensorType, without_layout
 from ir.ops.optimizers import EMA_STATE, STATE, state_types
 from ir.ops.rates import TABLE
 from ir.ops.recipe import Recipe
+from ir.system.child import kept_from_forks
 from ir.system.scratch import remove_dead, scratch_folder
 from passes.graph.graph import listing
 
@@ -348,6 +349,7 @@ def _jobs(
         marks, memory = anonymous_memory(0), anonymous_memory(0)
         for descriptor in (alive, mine, marks, memory):
             stack.callback(os.close, descriptor)
+        stack.enter_context(kept_from_forks(mine))  # its end of file tells the ranks that this process has ended
         job = Job(0, 0, len(build.labels), alive, -1, marks, f"/proc/self/fd/{memory}")
         listen = None
         if options.nodes > 1:

@@ -281,6 +281,22 @@ def test_an_endless_iterable_is_read_as_it_is_trained(build: Path) -> None:
         dnnc.load(build).train(Ends(), steps=2)
 
 
+TRAININGS = """
+import sys
+import dnnc, people
+for _ in range(5):
+    loader = people.loader(0, num_workers=2, drop_last=True)
+    assert len(dnnc.load(sys.argv[1]).train(loader, steps=3).losses) == 3
+"""
+
+
+@pytest.mark.slow
+def test_a_loader_forks_its_workers_while_the_ranks_start(build: Path, people: Any) -> None:
+    """What a worker inherits of the start must not keep it waiting."""
+    done = subprocess.run([sys.executable, "-c", TRAININGS, str(build)], check=False, timeout=180)
+    assert done.returncode == 0
+
+
 def test_a_wrong_sample_ends_with_exit_code_3(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_shards(tmp_path / "shards")
     wrong = samples(19)["labels"]
