@@ -284,8 +284,8 @@ def test_an_endless_iterable_is_read_as_it_is_trained(build: Path) -> None:
 TRAININGS = """
 import sys
 import dnnc, people
-for _ in range(5):
-    loader = people.loader(0, num_workers=2, drop_last=True)
+for turn in range(3):
+    loader = people.loader(0, num_workers=2 + 6 * turn, drop_last=True)
     assert len(dnnc.load(sys.argv[1]).train(loader, steps=3).losses) == 3
 """
 
