@@ -18,7 +18,7 @@ from ir.core.module import Module, Plan
 from ir.core.ops import Op
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
-from passes.costs.learning import is_float, learning, recomputes, saved_values
+from passes.costs.learning import Learning, is_float, learning, recomputes, saved_values
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
@@ -82,7 +82,8 @@ def check_step(planned: Module, whole: Module) -> int:
     """Asserts that the backward ops of a training step do what the facts of its forward ops say: the flops of products and
     convolutions to the last one, and what each stage keeps of a microbatch within ``ROUNDING`` of its bytes, and ``SMALL``.
     Returns how many stages were compared. ``whole``: the differentiated step, without recomputation, with costs."""
-    told = _flops((op, _gradients(op)) for op in planned.entry.ops)
+    learned = learning(planned)
+    told = _flops((op, _gradients(op, learned)) for op in planned.entry.ops)
     backward = [op for op in whole.entry.ops if phase_of(op.facets) in BACKWARD]
     counted = _flops((op, op.facet(Cost, Cost()).flops) for op in backward)
     for place in told:
@@ -90,7 +91,7 @@ def check_step(planned: Module, whole: Module) -> int:
     made = {value.name: value for value in whole.entry.args}
     made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
     entry = without_reshards(planned.entry).func
-    on, learned, called = stage_members(entry), learning(planned), origins(whole.entry)
+    on, called = stage_members(entry), origins(whole.entry)
     stages = {stage for members in on for stage in members}
     for stage in stages:
         facts: dict[str, int] = {}
@@ -111,12 +112,14 @@ def check_step(planned: Module, whole: Module) -> int:
     return len(stages)
 
 
-def _gradients(op: Op) -> int:
+def _gradients(op: Op, learned: Learning) -> int:
     """What the gradients of a product are planned with, but for that of a bias: a sum is no product."""
     cost = op.facet(Cost, Cost())
-    bias = sum(getattr(op.results[0].type, "elements", 0) or 0 for name in op.operands[2:3] if name)
-    is_value = any(name[:1] == "%" for name in op.operands[2:3])  # as the cast of a bias is
-    return cost.input_grad + cost.weight_grad - (bias if cost.weight_grad or is_value else 0)
+    trains = any(
+        name in learned.state or name in learned.values for name in op.operands[2:3]
+    )  # or is the cast of one that does
+    bias = (getattr(op.results[0].type, "elements", 0) or 0) if trains else 0
+    return cost.input_grad + cost.weight_grad - bias
 
 
 def _flops(counted: Iterable[tuple[Op, int]]) -> dict[str, int]:

@@ -28,13 +28,13 @@ PRODUCT = "product"
 FUSES = "fuses"
 """A runtime computes the epilogues that follow it before it writes its result."""
 KEEPS_RESULT = "keeps-result"
-"""Its gradient is computed from its result, not from its operands."""
+"""Its gradient is computed from its result, not from its operands; that of Elu and Selu where they ``keeps_sign``."""
 EPILOGUE = "epilogue"
 """ONNX Runtime and TensorRT fuse it into the convolution or product before it."""
 
 _SHAPE_ONLY = "Flatten Identity Reshape Squeeze Unsqueeze"
 _OPERATORS: Mapping[str, str] = {
-    KEEPS_RESULT: "Exp LogSoftmax Reciprocal Relu Sigmoid Softmax Sqrt Tan Tanh",
+    KEEPS_RESULT: "Celu Elu Exp LogSoftmax Reciprocal Relu Selu Sigmoid Softmax Sqrt Tan Tanh",
     ELEMENTWISE: """
         Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu
         Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
@@ -92,6 +92,13 @@ def has(op: Op, *traits: str) -> bool:
 def names_with(trait: str) -> frozenset[str]:
     """Full names of the ops that have this trait."""
     return frozenset(name for name, traits in TRAITS.items() if trait in traits)
+
+
+def keeps_sign(op: Op) -> bool:
+    """Whether the result of this Celu, Elu or Selu is above 0 exactly where its operand is."""
+    if op.name == "onnx.Celu":
+        return True
+    return bool(op.get("alpha", 1.0) >= 0 and op.get("gamma", 1.0) > 0)
 
 
 def padded_places(mode: str, length: int, before: int, after: int) -> list[int] | None:

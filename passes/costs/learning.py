@@ -199,6 +199,9 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
     if operators.has(op, operators.KEEPS_RESULT) and found.sizes.get(op.results[0].name) == cost.saved:
         return {op.results[0].name: cost.saved}
     read = {name: found.sizes[name] for name in op.operands if name in found.sizes}
+    quotient = {name: found.sizes[name] for name in (*op.operands[1:2], op.results[0].name) if name in found.sizes}
+    if op.name == "onnx.Div" and sum(quotient.values()) == cost.saved:  # the gradient of the divisor is made with both
+        return quotient
     left = cost.saved - sum(read.values())
     if read and left >= 0:
         return {**read, f"{op.id} saved": left} if left else read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.differentiate.site import ZERO, Rule, Site
 
@@ -121,9 +122,10 @@ def leaky_relu(site: Site) -> Gradients:
 
 
 def elu(site: Site) -> Gradients:
-    """Elu: result + alpha below 0. Celu: exp(x / alpha). Selu: gamma, and result + gamma alpha below 0."""
-    value, result, given = site.operand(0), site.result(), site.given
-    positive = site.compare("Greater", value, 0.0)
+    """Elu: result + alpha below 0. Celu: exp(x / alpha). Selu: gamma, and result + gamma alpha below 0. The operand is read
+    only where the result does not tell its sign."""
+    result, given = site.result(), site.given
+    positive = site.compare("Greater", result if operators.keeps_sign(site.op) else site.operand(0), 0.0)
     if site.op.name == "onnx.Celu":
         alpha = site.op.get("alpha", 1.0)
         low = site.add(site.mul(result, 1.0 / alpha), 1.0)

@@ -4,10 +4,10 @@
 is a formula's answer; bytes that it leaves out are those of all operands and results.
 
 Conventions: a multiply-add is 2 flops; a comparison, an arithmetic operation or a conversion of one element is 1; a
-transcendental function is ``TRANSCENDENTAL``. Gradients exist of floating-point results for floating-point operands only; a
-resource of one element is a constant, not a weight to train. Where weights are marked as trained, an op has only the gradients
-that lead to one, and where none does it saves nothing. ``saved`` looks at one op alone: a tensor that two ops keep
-counts twice.
+transcendental function is ``TRANSCENDENTAL``. Gradients exist of floating-point results for floating-point operands only. Where
+weights are marked as trained, an op has only the gradients that lead to one, and where none does it saves nothing; where none
+is marked, a resource of one element is a constant, not a weight to train. ``saved`` looks at one op alone: a tensor that two
+ops keep counts twice.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class OpFacts:
 
     def trainable(self, index: int) -> bool:
         """Whether a gradient of this operand is a weight's."""
-        return self.is_resource(index) and self.is_float(index) and self.size(index) > 1 and self.needs(index)
+        trains = self.size(index) > 1 if self.learns is None else self.needs(index)
+        return self.is_resource(index) and self.is_float(index) and trains
 
     def needs(self, index: int) -> bool:
         """Whether the gradient of this operand is needed, if it has one."""

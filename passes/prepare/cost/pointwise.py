@@ -7,8 +7,10 @@ specification needs several steps per element, the steps are named beside the nu
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
+from ir.ops import operators
 from ir.ops.opdefs import COMMUNICATION, OPDEFS
 from passes.prepare.cost.contractions import SOFTMAX
 from passes.prepare.cost.facts import TRANSCENDENTAL as T
@@ -38,6 +40,27 @@ def power(facts: OpFacts) -> Work:
     """Pow: exp(y log x), but for the constant exponents 2 and 3, which are products."""
     exponent = facts.number(1)
     return elementwise(int(exponent) - 1 if exponent in (2, 3) else 2 * T, 2 * T + 2, "in")(facts)
+
+
+def quotient(facts: OpFacts) -> Work:
+    """Div: the divisor is kept, and the result where the divisor has a gradient."""
+    work = elementwise(1, 2)(facts)
+    if not facts.has_gradient():
+        return work
+    divisor = 0 if facts.is_resource(1) else facts.bytes(1)
+    learns = facts.trainable(1) if facts.is_resource(1) else facts.needs(1)
+    return replace(work, saved=divisor + learns * facts.bytes(-1))
+
+
+def linear_unit(forward: int) -> Formula:
+    """Celu, Elu, Selu: the result is kept, and the operand where the result does not tell its sign."""
+
+    def formula(facts: OpFacts) -> Work:
+        work = elementwise(forward, 2, "out")(facts)
+        signless = facts.has_gradient() and not operators.keeps_sign(facts.op)
+        return replace(work, saved=work.saved + signless * facts.activations())
+
+    return formula
 
 
 def variadic(forward: int, backward: int) -> Formula:
@@ -313,12 +336,9 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "Cast": (1, 1, ""),
     "CastLike": (1, 1, ""),
     "Ceil": (1, 0, ""),
-    "Celu": (T + 3, 2, "out"),
     "Clip": (2, 2, "in"),
     "Cos": (T, T + 1, "in"),
     "Cosh": (T + 2, T + 3, "in"),
-    "Div": (1, 2, "in"),
-    "Elu": (T + 2, 2, "out"),
     "Equal": (1, 0, ""),
     "Erf": (T, T + 3, "in"),
     "Exp": (T, 1, "out"),
@@ -326,7 +346,7 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "Gelu": (T + 4, T + 8, "in"),  # x/2 (1 + erf(x / sqrt 2))
     "Greater": (1, 0, ""),
     "GreaterOrEqual": (1, 0, ""),
-    "HardSigmoid": (4, 2, "out"),
+    "HardSigmoid": (4, 2, "in"),
     "HardSwish": (5, 4, "in"),
     "IsInf": (1, 0, ""),
     "IsNaN": (1, 0, ""),
@@ -344,7 +364,6 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "Reciprocal": (1, 2, "out"),
     "Relu": (1, 1, "out"),
     "Round": (1, 0, ""),
-    "Selu": (T + 3, 2, "out"),
     "Shrink": (3, 1, "in"),
     "Sigmoid": (T + 2, 3, "out"),
     "Sign": (1, 0, ""),
@@ -421,7 +440,11 @@ FORMULAS: dict[str, Formula] = {
     "onnx.Range": generated(0),
     "onnx.Bernoulli": elementwise(T),
     "onnx.Multinomial": elementwise(T),
+    "onnx.Celu": linear_unit(T + 3),
+    "onnx.Div": quotient,
+    "onnx.Elu": linear_unit(T + 2),
     "onnx.Pow": power,
+    "onnx.Selu": linear_unit(T + 3),
     "onnx.Slice": slicing,
     "onnx.Softmax": softmax(SOFTMAX),
     "onnx.LogSoftmax": softmax(SOFTMAX + 1),

@@ -51,6 +51,14 @@ def test_unary(name: str) -> None:
         check(Case(name, {0: distinct(random, shape, low, high)}, fields=fields), tolerance=tolerance, step=step)
 
 
+@pytest.mark.parametrize("name", ["Celu", "Elu", "Selu"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_linear_units_of_either_sign(name: str, sign: int) -> None:
+    """Where the result tells the sign of the operand, and where it does not: an Elu of negative ``alpha`` is never below 0."""
+    operand = {0: distinct(np.random.default_rng(3), (2, 5))}
+    check(Case(name, operand, fields={"alpha": 0.75 * sign}), tolerance=2e-4)
+
+
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, pa
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.facets import Cost
 from ir.core.module import Declared
+from ir.core.ops import Op, Value
 from ir.core.types import SeqType, Type
 from passes import PassContext, PassManager, parse_pipeline
 from passes.prepare.cost import FORMULAS, CostPass, coverage
+from passes.prepare.cost.facts import OpFacts
+from passes.prepare.cost.pointwise import elementwise
 
 F32 = DType.F32
 
@@ -222,6 +226,31 @@ def test_integers_have_no_gradient() -> None:
 def test_a_broadcast_bias_is_summed_backwards() -> None:
     cost = cost_of("onnx.Add", [tensor(8, 4), tensor(4)], tensor(8, 4), weights=(1,))
     assert (cost.input_grad, cost.weight_grad, cost.saved) == (0, 32, 0)
+
+
+@pytest.mark.parametrize(("divisor", "weights", "saved"), [((), (1,), 0), ((4,), (1,), 128), ((4,), (), 128 + 16)])
+def test_a_quotient_keeps_its_divisor_and_for_its_gradient_the_result(
+    divisor: tuple[int, ...], weights: tuple[int, ...], saved: int
+) -> None:
+    """A resource lies in memory anyway; one of a single element is a constant."""
+    assert cost_of("onnx.Div", [tensor(8, 4), tensor(*divisor)], tensor(8, 4), weights=weights).saved == saved
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "tensors"),
+    [("Elu", {}, 1), ("Selu", {}, 1), ("Celu", {"alpha": -2.0}, 1), ("Elu", {"alpha": -2.0}, 2), ("Selu", {"gamma": -1.0}, 2)],
+)
+def test_a_linear_unit_keeps_its_operand_only_where_the_result_does_not_tell_its_sign(
+    name: str, attributes: dict[str, float], tensors: int
+) -> None:
+    assert cost_of(f"onnx.{name}", [tensor(8, 4)], tensor(8, 4), **attributes).saved == tensors * 128
+
+
+def test_a_bias_of_one_element_trains_where_it_is_marked() -> None:
+    op = Op("onnx.Add", ("%x", "@bias"), (Value("%sum", tensor(8, 1)),))
+    facts = OpFacts(op, (tensor(8, 1), tensor(1)), (tensor(8, 1),), (True, True))
+    assert elementwise(1)(facts).weight_grad == 8
+    assert elementwise(1)(replace(facts, learns=None)).weight_grad == 0  # a constant
 
 
 def test_an_op_whose_shapes_fit_no_formula_is_counted_by_bytes_with_a_warning() -> None:
