@@ -83,8 +83,8 @@ def of_states(options: CompileOptions) -> CompileOptions:
 
 def of_plan(options: CompileOptions) -> CompileOptions:
     """The options, with the context, the batch and the groups of the plan of ``--plan`` where nobody states others. Raises
-    InvalidInput for a file that is no plan."""
-    if options.plan is None:
+    InvalidInput for a file that is no plan; one that is missing is told where it is read."""
+    if options.plan is None or not options.plan.exists():
         return options
     from dnnc.build.plan_reader import sizes_of
 
