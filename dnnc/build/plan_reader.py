@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,7 +64,17 @@ def read_plan(path: str | Path) -> tuple[AssignPass | ReplayPass, str]:
 
 
 def _stated(path: str | Path) -> tuple[Any, str]:
-    """What a plan.json says, or would say of a plan.ir, and the schedule of that as text. Raises InvalidInput."""
+    """What a plan.json says, or would say of a plan.ir, and the schedule of that as text; read once of a file that stays as it
+    is. Raises InvalidInput."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):  # told where it is read
+        return _read(path, ())
+    return _read(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _read(path: str | Path, _identity: tuple[int, ...]) -> tuple[Any, str]:
     if Path(path).suffix == ".ir":
         return _stated_in_text(Path(path))
     text = read_input_text(path, "a plan.json or plan.ir", LIMITS.document_bytes)
