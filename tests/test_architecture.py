@@ -392,6 +392,8 @@ def test_public_packages_state_their_names() -> None:
         if body and "__all__" not in names:
             missing.append(str(path))
     assert not missing, f"no __all__: {missing}"
+    elsewhere = [str(path) for path in sources() if path.name != "__init__.py" and "\n__all__ = " in path.read_text("utf-8")]
+    assert not elsewhere, f"__all__ in a file that is no package: {elsewhere}"
 
 
 def test_all_names_exist() -> None:

@@ -144,6 +144,3 @@ def steps_of(reference: Reference, decoding: Decoding, threads: int, *, optimize
     if decoding.inputs is None:
         return None
     return Steps(reference, decoding, decoding.inputs, threads, optimize=optimize)
-
-
-__all__ = ["Steps", "steps_of"]

@@ -339,20 +339,3 @@ def _made_for(plan: Path) -> str:
     if not isinstance(spec, str) or not spec:  # of a plan alone
         return f"the model '{name}'" if isinstance(name, str) and name else ""
     return spec if spec.startswith("zoo:") else os.path.normpath(plan.parent / spec)
-
-
-__all__ = [
-    "PIPELINE",
-    "PROGRAM_PASSES",
-    "CompileOptions",
-    "as_memory_asks",
-    "asks_training",
-    "build_pipeline",
-    "check_time_limit",
-    "for_meshes",
-    "of_profile",
-    "of_zoo",
-    "restrictions",
-    "warn_of_cut",
-    "with_programs",
-]

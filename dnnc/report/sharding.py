@@ -21,7 +21,7 @@ from ir.text.units import bytes_text, percent_text, ratio_text, seconds_text
 from passes.stages.load import stage_seconds
 
 if TYPE_CHECKING:
-    from passes.meshes.costs.price import Collective
+    from passes.meshes.costs.bill import Collective
     from passes.partition.alternatives import Alternative
     from passes.plan.layers import Layer, OpRow
 

@@ -121,21 +121,3 @@ def names(objectives: tuple[Objective, ...]) -> str:
     """Names in a message: ``throughput, latency or training``."""
     spelled = [objective.name for objective in objectives]
     return " or ".join([", ".join(spelled[:-1]), spelled[-1]] if len(spelled) > 1 else spelled)
-
-
-__all__ = [
-    "ANY",
-    "CONTIGUOUS",
-    "LATENCY",
-    "OBJECTIVES",
-    "PIPEDREAM",
-    "THROUGHPUT",
-    "TOKENS",
-    "TOKEN_LATENCY",
-    "TRAINING",
-    "Objective",
-    "Planned",
-    "names",
-    "objective_of",
-    "offered",
-]

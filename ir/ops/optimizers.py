@@ -254,27 +254,3 @@ OPTIMIZER_OPS = (
     LOSS_SCALE_OP,
 )
 """The ops that are defined here."""
-
-__all__ = [
-    "ADAFACTOR",
-    "ADAFACTOR_SQUARES",
-    "ADAFACTOR_SUMS",
-    "AVERAGED",
-    "COUNTED",
-    "COUNTS",
-    "DEFAULTS",
-    "EMA",
-    "EMA_STATE",
-    "FACTORED_SUMS",
-    "NESTEROV",
-    "NUMBERS",
-    "OPTIMIZERS",
-    "OPTIMIZER_OPS",
-    "RATE",
-    "STATE",
-    "UpdateOperands",
-    "hyperparameters",
-    "in_place",
-    "is_state",
-    "state_types",
-]

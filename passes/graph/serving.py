@@ -54,6 +54,3 @@ def shared_evenly(groups: int, replicas: int) -> bool:
 def most_groups(groups: int, replicas: int, serves: Sequence[int] = ()) -> int:
     """The most groups that one of the replicas of a stage serves. ``serves``: the replica of each group; empty for turns."""
     return max(Counter(serves).values(), default=0) or -(-groups // replicas)
-
-
-__all__ = ["batch_of", "groups_of", "most_groups", "shared_evenly", "tokens_of"]

@@ -335,6 +335,3 @@ def bare_results(op: Op) -> Op:
     if not any(isinstance(value.type, TensorType) and value.type.layout is not None for value in op.results):
         return op
     return replace(op, results=tuple(map(bare_value, op.results)))
-
-
-__all__ = ["Decided", "bare_results", "decided", "meshes_of", "odd_reshard"]

@@ -63,6 +63,3 @@ def factored(func: Func, weights: Collection[str], axes_of: Callable[[Op, int], 
                 here = frozenset(axes_of(op, number)) if able else frozenset()
                 axes[origins[name]] = axes.get(origins[name], here) & here
     return {name: Multiplied(weight, axes[weight]) for name, weight in origins.items() if axes.get(weight)}
-
-
-__all__ = ["Multiplied", "factored", "factors"]

@@ -304,22 +304,3 @@ def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int
         (part(type_, before, mesh, source), part(type_, after, mesh, target)) for source, target in ((one, two), (two, one))
     )
     return max(mine * theirs for mine, theirs in pairs) / whole if whole else 0.0
-
-
-__all__ = [
-    "Layouts",
-    "Placements",
-    "Seconds",
-    "Shape",
-    "Step",
-    "Ways",
-    "can_be_split",
-    "coherent",
-    "fullest",
-    "gradient_layout",
-    "is_kept",
-    "layouts_of",
-    "local_shape",
-    "part",
-    "split",
-]

@@ -266,20 +266,3 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     others = [range(size) if i != axis else range(1) for i, size in enumerate(sizes)]
     return [sum(p * s for p, s in zip(place, strides, strict=True)) for place in itertools.product(*others)]
-
-
-__all__ = [
-    "AXIS_NAMES",
-    "IN_FEW_SHAPES",
-    "MOST_DEVICES",
-    "Axis",
-    "DeviceMesh",
-    "Member",
-    "few",
-    "foremost_members",
-    "mesh_of",
-    "mesh_over",
-    "read_shape",
-    "shapes",
-    "shapes_on",
-]

@@ -74,6 +74,3 @@ def lowest(along: Along) -> Along:
 def shares_text(along: Along) -> str:
     """``3:1``, of several axes ``3:1 x 1:1``."""
     return " x ".join(":".join(map(str, axis)) for axis in along) or EQUAL
-
-
-__all__ = ["EQUAL", "Along", "lowest", "read_placements", "read_shares", "read_sync", "shares_text", "sync_text"]

@@ -141,6 +141,3 @@ def _constant(op: Op, place: int) -> Op:
     size = len(values.data) // (values.type.shape or (1,))[0]  # type: ignore[operator]
     value = Dense(TensorType(type_.dtype, type_.shape), values.data[place * size : (place + 1) * size])
     return Op("onnx.Constant", (), op.results, (("value", Attribute(AttrKind.TENSOR, value)),), location=op.location)
-
-
-__all__ = ["LocalProgram", "Part", "local_programs"]

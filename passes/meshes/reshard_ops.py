@@ -260,18 +260,3 @@ def fresh(name: str, taken: set[str], number: int = 1) -> str:
 def defined(ops: Sequence[Op]) -> set[str]:
     """Every name that the ops define, regions included."""
     return {value.name for value in all_values(ops)}
-
-
-__all__ = [
-    "Decided",
-    "Plain",
-    "bare_value",
-    "defined",
-    "fresh",
-    "keeps",
-    "laid",
-    "plain",
-    "same_shape",
-    "with_reshards",
-    "without_reshards",
-]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from passes.meshes.costs.price import Bill, Decisions
+from passes.meshes.costs.bill import Bill, Decisions
 from passes.meshes.mesh import DeviceMesh
 
 
@@ -28,6 +28,3 @@ class Staged:
     @property
     def replicas(self) -> int:
         return 1 + len(self.others)
-
-
-__all__ = ["Staged"]

@@ -24,9 +24,10 @@ from ir.core.facets import Sync, sync_of
 from ir.core.module import Func, Module, Resource
 from passes.costs.learning import trained
 from passes.graph.graph import reads
+from passes.meshes.costs.bill import Bill
 from passes.meshes.costs.duplication import duplicated
 from passes.meshes.costs.footprint import footprint
-from passes.meshes.costs.price import Bill, price
+from passes.meshes.costs.price import price
 from passes.meshes.staged import Staged
 
 COUNTED = (1.0, 0.5, 0.25)
@@ -188,6 +189,3 @@ class _Chooser:
                 found[one.value] = Sync("ps", server=place)
                 busy[axis.name, place] += seconds[place]
         return found
-
-
-__all__ = ["part_of", "synced_in", "synchronised"]

@@ -80,6 +80,3 @@ def _op(op: Op) -> Op:
     results = tuple([bare_value(value) for value in op.results])
     unchanged = len(facets) == len(op.facets) and all(one is other for one, other in zip(results, op.results, strict=True))
     return op if unchanged else replace(op, facets=facets, results=results)
-
-
-__all__ = ["copied", "undecided", "undifferentiated"]

@@ -78,6 +78,3 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
         spent = (times * bill.overlapped, times * bill.compute, times * (bill.communication - bill.hidden))
         told.append(Alternative(name, *spent, memory=needs, fits=fits))
     return tuple(told)
-
-
-__all__ = ["Alternative", "alternatives"]

@@ -187,6 +187,3 @@ def _count(outcomes: Sequence[_Outcome], best: _Outcome | None, context: PassCon
         interrupted=int(any(one.interrupted for one in outcomes)),
         **{f"{BOUND}{form}": bound for form, bound in bounds.items()},
     )
-
-
-__all__ = ["Search", "best_of", "log_plan"]

@@ -39,8 +39,7 @@ from passes.graph.faults import NotAChoice, NotInRange, NotSplit
 from passes.graph.folding import folding
 from passes.graph.serving import groups_of, tokens_of
 from passes.graph.sizes import assessed
-from passes.meshes.costs.bill import UNSUMMED
-from passes.meshes.costs.price import Bill
+from passes.meshes.costs.bill import UNSUMMED, Bill
 from passes.meshes.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
 from passes.meshes.notation import EQUAL, Along, lowest, read_shares, shares_text
 from passes.meshes.undecided import undecided
@@ -468,6 +467,3 @@ def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Seq
     if second != every:
         text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {1000 * sets[second]:.4g} ms"
     return {"idle": text}
-
-
-__all__ = ["MeshesSearch"]

@@ -55,6 +55,3 @@ class MeshOptions(PlanOptions):
 def worth_finding(context: PassContext) -> float:
     """Seconds below which a plan is better than the incumbent, if there is one."""
     return context.incumbent.value * (1 - TIGHT) if context.incumbent is not None else math.inf
-
-
-__all__ = ["MICROBATCHES", "MeshOptions", "PlanOptions", "worth_finding"]

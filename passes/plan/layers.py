@@ -21,7 +21,8 @@ from ir.core.ops import Op
 from ir.core.types import Replicate
 from passes.graph.folding import Folding, folding
 from passes.graph.graph import reads
-from passes.meshes.costs.price import Bill, Collective, price
+from passes.meshes.costs.bill import Bill, Collective
+from passes.meshes.costs.price import price
 from passes.meshes.layouts import Placements
 from passes.meshes.undecided import undecided, undifferentiated
 from passes.plan.parts import StagePart, priced_under, sharded_plan, stage_parts

@@ -336,6 +336,3 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
         "hidden": hidden * microbatches,
         "learning": tuple(sorted(stage.decisions.learning)),
     }
-
-
-__all__ = ["written"]

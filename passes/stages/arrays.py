@@ -39,6 +39,3 @@ def distinct(values: Ints) -> Ints:
     first = np.ones(len(ascending), np.bool_)
     np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
     return ascending[first]
-
-
-__all__ = ["Ints", "csr", "distinct", "grouped", "rows_of"]

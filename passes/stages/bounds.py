@@ -281,6 +281,3 @@ def _kept(sizes: Floats, costs: Floats, room: float) -> float:
         before = float(filled[whole - 1]) if whole else 0.0
         kept += float(costs[whole]) * (room - before) / float(sizes[whole])
     return kept
-
-
-__all__ = ["best_bound", "least_step", "lower_bound", "node_weights", "prices", "transfer_bound"]

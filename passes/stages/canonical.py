@@ -146,6 +146,3 @@ def _mixed(values: Colours) -> Colours:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
-
-
-__all__ = ["Refinement", "canonical_order", "hashed"]

@@ -250,6 +250,3 @@ def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
             if work:
                 parent = work[-1][0]
                 low[parent] = min(low[parent], low[node])
-
-
-__all__ = ["FORWARD", "SMALL", "SPAN", "acyclic", "colocation", "components", "merge_cycles"]

@@ -129,6 +129,3 @@ def _weights(module: Module, groups: int = 0) -> list[tuple[int, tuple[int, ...]
             if name[0] == "@":
                 readers.setdefault(name, []).append(i)
     return [(size, tuple(readers[name])) for name, size in resource_bytes(module, groups).items() if name in readers and size]
-
-
-__all__ = ["kinds_of", "problem_of", "serving"]

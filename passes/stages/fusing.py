@@ -95,6 +95,3 @@ def without_borders(problem: Problem) -> Problem:
         forced=tuple(place[h] for h in problem.forced),
         borders=(),
     )
-
-
-__all__ = ["streamed_problem_of", "with_borders", "without_borders"]

@@ -293,6 +293,3 @@ def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[t
         for part, seconds in enumerate(own):
             total[part] += seconds
     return [combined(comm, *totals[devices]) / len(devices) for devices in chosen]
-
-
-__all__ = ["Message", "Placement", "PlacementProblem", "served_load", "shared_loads", "turns"]

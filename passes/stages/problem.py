@@ -384,25 +384,3 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
         if limit is not None and cost.memory > limit:
             found.append(f"stage {s} needs {cost.memory} bytes, its device has {limit}")
     return found
-
-
-__all__ = [
-    "FAR",
-    "Floats",
-    "Ints",
-    "Joins",
-    "Kind",
-    "Problem",
-    "StageCost",
-    "Turns",
-    "crowding",
-    "part_of",
-    "plan_costs",
-    "plan_loads",
-    "pools",
-    "precedence",
-    "slots",
-    "stage_cost",
-    "violations",
-    "within",
-]

@@ -35,8 +35,8 @@ import numpy as np
 from ir.core.outcomes import TIGHT
 from passes.costs.memory.footprint import slots
 from passes.graph.graph import topological
-from passes.stages.arrays import csr, distinct, rows_of
-from passes.stages.problem import Floats, Ints, Joins, Problem
+from passes.stages.arrays import Ints, csr, distinct, rows_of
+from passes.stages.problem import Floats, Joins, Problem
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
@@ -310,6 +310,3 @@ def _joins(joins: Joins, label: Sequence[int], members: Ints, starts: Ints) -> J
         joins.side[kept],
         _sums(joins.seconds, members, starts),
     )
-
-
-__all__ = ["Groups", "completed", "groups_of", "members_of", "memory_can_bind", "ordered", "quotient", "reduce"]

@@ -167,6 +167,3 @@ def _local_bytes(type_: Type, side: Party, meshes: Mapping[str, Party]) -> int:
     if layout is not None and meshes.get(layout.mesh, side).matches(side) and len(layout.placements) == len(side.sizes):
         return part_bytes(type_, side)
     return type_bytes(type_) or 0
-
-
-__all__ = ["Held", "memory_over_time", "stage_memory", "stage_peaks", "with_memory"]

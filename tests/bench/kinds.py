@@ -19,7 +19,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnc.compile.driver import compile_model
-from dnnc.compile.options import CompileOptions
+from dnnc.compile.flags import CompileOptions
 from dnnc.engines.onnxruntime.write import write_model
 from dnnc.zoo import build_model
 from ir.core.diagnostics import DiagnosticSink

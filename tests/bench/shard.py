@@ -15,7 +15,7 @@ from passes.costs.exchange import Speed
 from passes.graph.folding import folding
 from passes.meshes.mesh import Axis, DeviceMesh
 from passes.partition.layouts import ShardInput, build, solve
-from passes.partition.layouts.solver.search import FoldedSearch
+from passes.partition.layouts.elimination.folded import FoldedSearch
 from tests.bench.machine import header
 from tests.passes.partition.layouts.models import prepared
 

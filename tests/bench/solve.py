@@ -27,7 +27,8 @@ from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice
+from passes.stages.lattice.ideals import BIG, lattice
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Kind
 from passes.stages.reduce import quotient, reduce
 from tests.bench.machine import header

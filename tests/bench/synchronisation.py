@@ -22,7 +22,8 @@ from ir.ops.opdefs import COLLECTIVES
 from passes.costs.learning import trained
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from passes.meshes.costs.price import Bill, price
+from passes.meshes.costs.bill import Bill
+from passes.meshes.costs.price import price
 from passes.meshes.mesh import DeviceMesh
 from passes.meshes.undecided import undecided
 from passes.plan.parts import stage_parts

@@ -214,6 +214,3 @@ def _updates(facts: Facts, replicas: int = 1, most: int = 0) -> dict[str, list[f
             row.append(min(ends) / facts.plan.microbatches)
         found[type_.name] = row
     return found
-
-
-__all__ = ["mesh_seconds", "proven", "stage_seconds"]

@@ -326,6 +326,3 @@ def _held(type_: object, lies: Placements, mesh: Mesh) -> float:
 
 def _shape(type_: object) -> object:
     return type_.shape if isinstance(type_, TensorType) else None
-
-
-__all__ = ["OnMeshes", "microbatch_seconds", "proven_on"]

@@ -163,6 +163,3 @@ class _Step:
 def _batches(sizes: Sequence[int]) -> str:
     """Batches in words."""
     return f"{len(sizes)} batches from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"a batch of {sizes[0]}"
-
-
-__all__ = ["Choice", "chosen", "with_choice"]

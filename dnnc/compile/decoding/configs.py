@@ -167,6 +167,3 @@ def _told(value: Any) -> str:
         return f"'{value[:80]}'"
     kinds = {dict: "an object", list: "a list", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), str(value)[:20] if isinstance(value, int) else "a number")
-
-
-__all__ = ["CONFIG", "LONGEST", "beside", "with_configs"]

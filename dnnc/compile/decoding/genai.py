@@ -168,6 +168,3 @@ def _caches(planned: Module) -> tuple[int, int, int, tuple[dict[str, str], dict[
     inputs = {f"past_{part}_names": before for part, (before, _) in parts.items()}
     outputs = {f"present_{part}_names": after for part, (_, after) in parts.items()}
     return shape[1], shape[3], layers, (inputs, outputs)
-
-
-__all__ = ["GenaiPipeline", "genai_of", "of_genai"]

@@ -63,6 +63,3 @@ def _read(resource: Resource, imported: ImportedModel) -> dict[str, Resource]:
 def _with_resources(module: Module, resources: Mapping[str, Resource]) -> Module:
     found = (resources.get(one.name, one) if isinstance(one, Resource) else one for one in module.symbols)
     return replace(module, symbols=tuple(found))
-
-
-__all__ = ["as_step", "load_step"]

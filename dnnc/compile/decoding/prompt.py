@@ -135,6 +135,3 @@ def _crossing(module: Module) -> set[tuple[str, int, int, str]]:
         sent = (op for op in stage.ops if op.name == "comm.send")
         found |= {(op.operands[0], stage.index, int(op.get("peer")), str(layouts.get(op.operands[0]))) for op in sent}
     return found
-
-
-__all__ = ["Prompt", "prompt_of", "with_chunk"]

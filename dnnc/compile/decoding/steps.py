@@ -338,19 +338,3 @@ def read_at(
     for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
         module = expand(one.run(module, context))
     return module
-
-
-__all__ = [
-    "CHUNK",
-    "chunk_of",
-    "fixed_batch",
-    "keeps_states",
-    "of_plan",
-    "of_states",
-    "of_tokens",
-    "read_at",
-    "sized",
-    "unsized",
-    "with_past_checked",
-    "with_states",
-]

@@ -154,6 +154,3 @@ def _weight_seconds(plan: Plan, stage: PlanStage, module: Module, topology: Topo
     side = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})[stage.index][0]
     whole, part = sum(type_bytes(type_) or 0 for type_ in types), sum(part_bytes(type_, side) for type_ in types)
     return read / speed * part / whole if speed and whole else 0.0
-
-
-__all__ = ["with_tokens"]

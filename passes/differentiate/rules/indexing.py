@@ -127,5 +127,3 @@ RULES: dict[str, Rule] = {
     "onnx.ScatterND": scatter_nd,
     "onnx.TopK": chosen,
 }
-
-__all__ = ["RULES"]

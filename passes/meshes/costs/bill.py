@@ -111,6 +111,3 @@ class Bill:
         alone = overlap == UNSUMMED
         sums = math.fsum(one.seconds for one in self.collectives if one.summed) if alone else self.beside
         return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
-
-
-__all__ = ["UNSUMMED", "Bill", "Collective", "Decisions"]

@@ -218,6 +218,3 @@ def _parted(topology: Topology, net: Network, mesh: Mesh, axis: str) -> list[lis
             if source.type not in free or target.type not in free:
                 found.setdefault(by, []).append(net.path(source.name, target.name))
     return list(found.values())
-
-
-__all__ = ["Counted", "count"]

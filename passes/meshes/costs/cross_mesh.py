@@ -192,18 +192,3 @@ def meetings(makers: Sequence[Party], readers: Sequence[Party]) -> list[tuple[Pa
     goes from replica m modulo their number to replica m modulo theirs."""
     turns = range(math.lcm(len(makers), len(readers)))
     return [(makers[turn % len(makers)], readers[turn % len(readers)]) for turn in turns]
-
-
-__all__ = [
-    "Crossing",
-    "Message",
-    "Party",
-    "alone",
-    "laid_bytes",
-    "meetings",
-    "message_bytes",
-    "messages",
-    "part_bytes",
-    "parties",
-    "party",
-]

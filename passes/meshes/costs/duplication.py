@@ -31,6 +31,3 @@ def duplicated(costs: Sequence[float], edges: Sequence[tuple[int, int, float]]) 
     max_flow(first, order, heads, residual, source, sink, math.inf)
     side = source_side(first, order, heads, residual, source)
     return frozenset(int(i) for i in np.flatnonzero(side[: len(costs)]))
-
-
-__all__ = ["duplicated"]

@@ -103,6 +103,3 @@ class _Walk:
         there = {value.name for op in ops[: at + 1] for value in op.results} & read
         there |= {value.name for value in ops[at].results}
         return most, frozenset(self.origin.get(name, name) for name in there)
-
-
-__all__ = ["footprint"]

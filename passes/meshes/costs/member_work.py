@@ -248,6 +248,3 @@ def _local_cost(
         write=round(cost.write * results),
         weight=read(cost.weight, [row for row in given if row[0][:1] == "@"]),
     )
-
-
-__all__ = ["MemberWork", "share_of", "whole_along"]

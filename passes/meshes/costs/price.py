@@ -415,6 +415,3 @@ def _passing(func: Func, times_read: Mapping[str, int]) -> dict[str, str]:
 
 def _shape(type_: Type) -> object:
     return type_.shape if isinstance(type_, TensorType) else None
-
-
-__all__ = ["Bill", "Collective", "Decisions", "price"]

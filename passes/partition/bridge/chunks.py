@@ -54,6 +54,3 @@ def on_devices(plan: Plan, topology: Topology, order: str) -> Plan:
     """The plan with each stage on its device."""
     on = chunk_devices(topology, order, len(plan.stages))
     return replace(plan, stages=tuple(replace(stage, devices=on[stage.index]) for stage in plan.stages))
-
-
-__all__ = ["ORDERS", "check_chunks", "chunk_devices", "chunked", "on_devices"]

@@ -76,6 +76,3 @@ def _copied(asked: Asked, solution: Solution, copies: int, count: int) -> Soluti
     found = replace(solution, stages=tuple(stages), devices=tuple(devices))
     found = replace(found, value=slowest(counting(asked.problem, asked.topology), found))
     return with_bound(found, *best_bound(asked.problem, prices(asked.problem)))
-
-
-__all__ = ["is_enough", "on_copies"]

@@ -205,6 +205,3 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     asked.append(f"{problem.devices} devices")
     advice = f"a plan exists {', or '.join(helps)}" if helps else "use more devices or fewer cuts"
     return Infeasible(AskedTooMuch(claim, ", ".join(asked), advice), where=topology.name)
-
-
-__all__ = ["ADVICE", "LEAST_SECONDS", "Overfull", "at_least_a_plan", "explain", "held_in"]

@@ -129,6 +129,3 @@ def _raised(asked: Asked, solution: Solution) -> Problem:
         handover = own[kind] if steps is None or len(parts) > 1 else 0.0
         seconds[kind, nodes[0]] += handover + exposed
     return replace(problem, seconds=seconds)
-
-
-__all__ = ["common", "counting", "in_steps", "one_stage", "whole_model", "with_handover"]

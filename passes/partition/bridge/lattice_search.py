@@ -444,6 +444,3 @@ class LatticeSearch(PlanOptions, Pass):
 def _worth(context: PassContext) -> float:
     """Seconds below which a plan is better than that of another kind; inf where there is none."""
     return context.incumbent.value if context.incumbent is not None else math.inf
-
-
-__all__ = ["LatticeSearch", "Search"]

@@ -130,6 +130,3 @@ def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     """The solution, ``bound`` proven of it."""
     status = outcome(solution.value, bound)
     return replace(solution, status=status, bound=solution.value if status == "optimal" else bound, reason=reason)
-
-
-__all__ = ["with_bound", "within_memory"]

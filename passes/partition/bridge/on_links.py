@@ -239,6 +239,3 @@ def link_value(
     if search.interrupted:
         raise KeyboardInterrupt
     return math.inf if chosen is None else problem.value(chosen)
-
-
-__all__ = ["best_on_links", "best_on_one_host", "hierarchy_of", "host_size", "link_value"]

@@ -166,6 +166,3 @@ def _circle(following: Mapping[str, Sequence[str]]) -> list[str]:
                 circle.append(before[circle[-1]])
             best = min(best or circle[::-1], circle[::-1], key=len)
     return best
-
-
-__all__ = ["check_cuts", "check_order", "check_separable", "on_two_sides"]

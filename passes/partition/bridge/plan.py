@@ -81,6 +81,3 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
         buffers=cost.buffers,
         replicas=kind.replicas,
     )
-
-
-__all__ = ["Asked", "plan_stages", "with_stages"]

@@ -108,6 +108,3 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping
     if problems:
         raise InvalidInput(problems)
     return found
-
-
-__all__ = ["read_cuts", "read_pins"]

@@ -420,6 +420,3 @@ def bounded(plan: Plan, bound: float) -> Plan:
     """The plan with this bound, and the status that follows."""
     bound = min(bound, plan.value)
     return replace(plan, bound=bound, status=outcome(plan.value, bound))
-
-
-__all__ = ["Steps", "bounded"]

@@ -22,7 +22,8 @@ from ir.core.types import Replicate
 from passes.graph.graph import reads
 from passes.meshes.layouts import Placements
 from passes.partition.layouts.problem.build import ShardInput
-from passes.partition.layouts.problem.problem import Floats, Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.partition.layouts.problem.graph import Graph, ValueNode
+from passes.partition.layouts.problem.problem import Floats, NodeKind, ShardProblem, ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,3 @@ class Cutter:
         args += [Value(name, self.types[name]) for name in entering]
         results = tuple(value for value in func.results if value.name in made)
         return replace(func, args=tuple(args), results=results, ops=tuple(own))
-
-
-__all__ = ["Border", "Cutter", "StageInput"]

@@ -546,6 +546,3 @@ class Bounding:
     def times(self, name: str) -> int:
         """How often a value crosses: in training its gradient comes back, over the same link at the same cost."""
         return 2 if name in self.base.trained else 1
-
-
-__all__ = ["Bounding", "Form"]

@@ -28,7 +28,8 @@ from passes.partition.chain.crossings import Link
 from passes.partition.chain.units import Units
 from passes.partition.layouts.elimination.elimination import Eliminated, eliminate, join
 from passes.partition.layouts.elimination.model import Charges, Model
-from passes.partition.layouts.problem.problem import Floats, Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.partition.layouts.problem.graph import Graph, ValueNode
+from passes.partition.layouts.problem.problem import Floats, NodeKind, ShardProblem, ValueKind
 from passes.solvers.work import now
 
 BUDGET = 1 << 24
@@ -407,6 +408,3 @@ class Chain:
         value_kinds.append(ValueKind(np.hstack([old.weights, other]), needs))
         reads = np.arange(count) + len(old.needs)
         return NodeKind(("",) * count, np.zeros(count), np.zeros(count), reads=(reads,)), len(value_kinds) - 1
-
-
-__all__ = ["Chain", "Parts", "Way", "Within", "parts_of"]

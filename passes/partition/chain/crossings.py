@@ -228,6 +228,3 @@ class Links:
         routes = (self.crosses[np.ix_(media, np.array(one), np.array(other))] for one, other in ways)
         narrowest = (self.media[crossed.all(axis=(1, 2))].min(initial=np.inf) for crossed in routes)
         return float(max(narrowest))
-
-
-__all__ = ["Link", "Links", "Volumes", "reaches", "stages_needed", "volumes_of"]

@@ -197,6 +197,3 @@ def through(rows: Floats, table: Floats) -> Floats:
                 for q in range(table.shape[1]):
                     found[i, q] = min(found[i, q], before + table[p, q])
     return found
-
-
-__all__ = ["COUNT", "SLOWEST", "SUM", "Moves", "neighbours", "programme", "through"]

@@ -252,20 +252,3 @@ def _alike_beside(
     np.logical_or.at(found[0], moves[:, 2], ahead[moves[:, 0], own])
     np.logical_or.at(found[1], moves[:, 2], behind[moves[:, 1], own])
     return found[0], found[1]
-
-
-__all__ = [
-    "STEP",
-    "Held",
-    "Sequenced",
-    "StageRun",
-    "Table",
-    "Tables",
-    "alike",
-    "beside",
-    "flush",
-    "in_turn",
-    "least",
-    "shortest",
-    "slowest",
-]

@@ -23,8 +23,9 @@ from ir.core.types import Replicate
 from passes.costs.learning import InFlight
 from passes.costs.memory.footprint import Footprint, buffer_bytes, lacking
 from passes.costs.network import Network
+from passes.meshes.costs.bill import Decisions
 from passes.meshes.costs.cross_mesh import Crossing, Party, laid_bytes
-from passes.meshes.costs.price import Decisions, price
+from passes.meshes.costs.price import price
 from passes.meshes.layouts import Placements
 from passes.meshes.mesh import DeviceMesh
 from passes.meshes.staged import Staged
@@ -410,6 +411,3 @@ class _StageFitter(Fitter):
     @property
     def func(self) -> Func:
         return self.module.entry
-
-
-__all__ = ["SolvedStages", "StageSolver", "StageTask"]

@@ -447,6 +447,3 @@ def stages_by_name(
     free = StageSearch(bounded(meshes, ""), replace(limits, seconds=BOUNDING, gap=0.0)).run(stages)  # for the bound alone
     bound = free.bound if free is not None else 0.0
     return replace(best, bound=min(bound, best.value))
-
-
-__all__ = ["StageSearch", "StagesPlan", "stages_by_name"]

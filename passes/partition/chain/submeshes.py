@@ -245,6 +245,3 @@ def searched_sizes(topology: Topology, net: Network, *, stages: int = 0, replica
 def _alike(mesh: DeviceMesh) -> bool:
     one, two = mesh.axes
     return (one.rings, one.exchanges) == (two.rings, two.exchanges)
-
-
-__all__ = ["FEW", "Block", "Shape", "SharesOf", "Submeshes", "of_shape", "searched_sizes", "submeshes"]

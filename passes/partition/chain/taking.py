@@ -404,6 +404,3 @@ def _states(devices: tuple[Device, ...], steps: _Steps, told: str, most: float =
     moves.sort(key=lambda move: move.source)
     pairs = sorted((place[source], place[target]) for source, target in idle)
     return Taking(devices, steps.groups, tuple(states), tuple(moves), tuple(pairs), steps.line, told)
-
-
-__all__ = ["Asked", "Move", "Take", "Taking", "size_of", "taking"]

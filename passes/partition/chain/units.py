@@ -223,6 +223,3 @@ class Constants:
             made = tuple(self.form(self.maker[name]) if name in self.maker else name for name in names)
             self.forms[op] = (self.kinds[op], made)
         return self.forms[op]
-
-
-__all__ = ["MOST_CUTS", "Constants", "Units", "units_of"]

@@ -278,6 +278,3 @@ def _levels(of: NDArray[np.int64], least: int) -> list[int]:
     if len(found) > MOST_LEVELS:
         found = [found[number] for number in sorted({*np.linspace(0, len(found) - 1, MOST_LEVELS).astype(int).tolist()})]
     return found
-
-
-__all__ = ["Workspace"]

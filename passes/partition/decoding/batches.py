@@ -86,6 +86,3 @@ def _form(op: Op) -> tuple[object, ...]:
         len(value.type.shape or ()) if isinstance(value.type, TensorType) else type(value.type) for value in op.results
     )
     return op.name, op.operands, tuple(value.name for value in op.results), shapes, op.facet(Cost) is None
-
-
-__all__ = ["Batches"]

@@ -175,6 +175,3 @@ def _held(
         elif own and size:
             shared.append((size, tuple(own)))
     return weights, tuple(shared), caches
-
-
-__all__ = ["Asked", "asked_of", "units_of"]

@@ -132,6 +132,3 @@ def shortest(
                         ends[layer, state, 0] = j
                     ends[layer, state, 1] = j + 1
     return value, way
-
-
-__all__ = ["furthest", "reached", "shortest"]

@@ -144,6 +144,3 @@ def serves_of(shares: Sequence[int]) -> tuple[int, ...]:
         found.append(replica)
     in_turn = [group % len(shares) for group in range(len(found))]
     return () if found == in_turn and len(set(shares)) == 1 else tuple(found)
-
-
-__all__ = ["Wanted", "planned", "serves_of", "single_of"]

@@ -224,17 +224,3 @@ def vectors(counts: Sequence[int]) -> NDArray[np.int64]:
     """All numbers of devices of each type up to ``counts``, in mixed radix: the difference of the numbers of two vectors, the
     second nowhere greater, is the number of their difference."""
     return np.stack([axis.ravel() for axis in np.indices([count + 1 for count in counts])], axis=1).astype(np.int64)
-
-
-__all__ = [
-    "Borders",
-    "Decoding",
-    "DecodingPlan",
-    "SharedStage",
-    "bundled",
-    "dealt",
-    "on_one_device",
-    "runs",
-    "shared",
-    "vectors",
-]

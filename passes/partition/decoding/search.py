@@ -368,6 +368,3 @@ def fastest_plan(problem: Decoding) -> DecodingPlan | None:
     plans = [search.plan(search.tables(0, 0), 1, math.inf), on_one_device(alone, 0)]
     found = min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
     return replace(found, bound=max(found.tokens_per_second, search.unbundled())) if found is not None else None
-
-
-__all__ = ["DecodingSearch", "best_plan", "fastest_plan"]

@@ -13,7 +13,8 @@ from ir.core.outcomes import Outcome
 from passes.solvers.anytime import Anytime, Limits, Result, Statistics
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
-from passes.stages.lattice.ideals import Family, Tables
+from passes.stages.lattice.ideals import Family
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Floats, Problem, part_of, within
 from passes.stages.reduce import Groups
 
@@ -136,13 +137,3 @@ class SearchObjective(ABC):
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
         return bound
-
-
-__all__ = [
-    "Budget",
-    "IdealSearch",
-    "Parts",
-    "SearchObjective",
-    "Solution",
-    "uncut",
-]

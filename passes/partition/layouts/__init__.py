@@ -14,7 +14,8 @@ open the integer programme closes, if there is time. ``ShardPlan.status`` says `
 from passes.partition.layouts.decide import decisions_of, truthful
 from passes.partition.layouts.mesh.named import STRATEGIES, UnfitError, named_plan
 from passes.partition.layouts.problem.build import ShardInput, build
-from passes.partition.layouts.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.partition.layouts.problem.graph import Graph, ValueNode
+from passes.partition.layouts.problem.problem import NodeKind, ShardProblem, ValueKind
 from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ir.core.facets import WHOLE
 from ir.layout_rules import LayoutRule, Strategy
-from passes.meshes.costs.price import Decisions
+from passes.meshes.costs.bill import Decisions
 from passes.meshes.layouts import Placements
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import ShardProblem
@@ -134,6 +134,3 @@ def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | N
             known[key] = min(costs)[2]
         choices[node] = known[key]
     return truthful(given, choices)
-
-
-__all__ = ["choice_of", "decisions_of", "settled", "truthful", "truthful_plan"]

@@ -320,6 +320,3 @@ def _shape_fault(axes: Sequence[tuple[str, Shares]], devices: Sequence[str], *, 
     shape = "x".join(str(len(shares)) for _, shares in axes)
     places = math.prod(len(shares) for _, shares in axes)
     return f"its mesh {shape} has {places} places for {len(devices)} devices" if places != len(devices) else ""
-
-
-__all__ = ["ReplayPass"]

@@ -72,6 +72,3 @@ def _over(topology: Topology, mesh: Mesh) -> DeviceMesh:
 
 def _uneven(module: Module) -> bool:
     return any(key == "shard.uneven" and bool(attribute.value) for key, attribute in module.entry.attributes)
-
-
-__all__ = ["laid_alike"]

@@ -372,6 +372,3 @@ class StageByStage:
         layouts = cutter.given.layouts[name].placements
         sizes = [laid_bytes(self.types[name], lies, makers[0], readers[0]) for lies in layouts]
         return np.array([self.crossing.ends(size, makers, readers, returns=returns)[end] for size in sizes])
-
-
-__all__ = ["StageByStage", "Stated"]

@@ -387,5 +387,3 @@ FORMULAS: dict[str, Formula] = {
     **{f"onnx.{name}": formula for name, formula in _DEFAULT_DOMAIN.items()},
 }
 """By the op's full name."""
-
-__all__ = ["FORMULAS"]

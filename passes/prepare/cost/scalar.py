@@ -402,5 +402,3 @@ _STEPS: Mapping[str, Steps] = {
     "com.microsoft.MatMulNBits": _unpacked,
     "com.microsoft.QMoE": _packed_experts,
 }
-
-__all__ = ["scalar_steps"]

@@ -286,6 +286,3 @@ def _is_float(value: Value) -> bool:
 def _shape(value: Value) -> tuple[int, ...]:
     shape = value.type.shape if isinstance(value.type, TensorType) else None
     return tuple(dim for dim in shape or () if isinstance(dim, int))
-
-
-__all__ = ["Decoder"]

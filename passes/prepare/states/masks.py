@@ -278,6 +278,3 @@ def array_of(resource: Resource) -> NDArray[Any] | None:
     if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes):
         return np.frombuffer(resource.data.data, NUMPY[type_.dtype]).reshape(dims)
     return None
-
-
-__all__ = ["Masks", "array_of"]

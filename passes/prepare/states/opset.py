@@ -71,6 +71,3 @@ def _with_regions(op: Op, newer: Callable[[Iterable[Op]], tuple[Op, ...]]) -> Op
     if not op.regions:
         return op
     return replace(op, regions=tuple((key, Region(r.args, newer(r.ops), r.results)) for key, r in op.regions))
-
-
-__all__ = ["raised"]

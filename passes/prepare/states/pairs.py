@@ -122,6 +122,3 @@ def _grows(one: Type, other: Type) -> int | None:
     assert isinstance(other, TensorType)
     axes = [axis for axis, (a, b) in enumerate(zip(one.shape or (), other.shape or (), strict=True)) if a != b]
     return axes[0] if axes else None
-
-
-__all__ = ["CACHES", "Pair", "caches", "named", "recurrent"]

@@ -122,6 +122,3 @@ def _stated(args: dict[str, Value], name: str, role: str, text: str) -> Role:
     if not any(row.has_type(args[name]) for row in rows):
         raise InvalidInput(RoleOfNoInput(f"{text}, {args[name].type}", tuple(args)), where=f"--role {text}")
     return Role(role)
-
-
-__all__ = ["ROLES", "TABLE", "Role", "roles_of"]

@@ -73,6 +73,3 @@ class StepWriter:
 
     def add(self, kind: str, name: str, operands: Sequence[str], type_: TensorType, **fields: int | tuple[int, ...]) -> None:
         self.ahead.append(Op(kind, tuple(operands), (Value(name, type_),), attributes(**fields)))
-
-
-__all__ = ["StepWriter"]

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.solvers.kernels import compiled, part
+from passes.stages.arrays import Ints
 from passes.stages.lattice.kernels import combined_load
-from passes.stages.problem import Floats, Ints
+from passes.stages.problem import Floats
 
 WEIGHTS, BUFFERS, LIVE, HELD, BROKEN, SIDES = range(6)
 """Columns of ``state[D]``: bytes by part, nodes held, demanded cuts that are not cut; from ``SIDES`` on, for each

@@ -18,10 +18,10 @@ import numpy as np
 
 from passes.costs.memory.footprint import slots
 from passes.solvers.work import did, now
-from passes.stages.arrays import csr
+from passes.stages.arrays import Ints, csr
 from passes.stages.lattice.dp import Stages
 from passes.stages.load import COMM
-from passes.stages.problem import Floats, Ints, Problem, plan_costs, violations
+from passes.stages.problem import Floats, Problem, plan_costs, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""

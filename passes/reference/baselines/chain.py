@@ -15,7 +15,9 @@ import numpy as np
 from passes.reference.baselines.case import Case, Limits, NoPlan
 from passes.solvers.work import now
 from passes.stages.lattice.dp import Found, KeepOn, Stages
-from passes.stages.lattice.ideals import BIG, Tables, prefixes, sequences
+from passes.stages.lattice.ideals import BIG, prefixes
+from passes.stages.lattice.states import sequences
+from passes.stages.lattice.tables import Tables
 
 MAX_WORDS = 64 << 20
 """Eight-byte words that the prefixes of an order and the programme over them may take."""

@@ -35,7 +35,8 @@ from functools import cached_property
 import numpy as np
 
 from passes.reference.latency.liveness import Liveness
-from passes.stages.problem import Floats, Ints, Kind
+from passes.stages.arrays import Ints
+from passes.stages.problem import Floats, Kind
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,8 @@ import numpy as np
 
 from passes.graph.graph import topological
 from passes.reference.latency.problem import LatencyProblem, Piece
-from passes.stages.problem import Floats, Ints, Kind
+from passes.stages.arrays import Ints
+from passes.stages.problem import Floats, Kind
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.stages.problem import Floats, Ints
+from passes.stages.arrays import Ints
+from passes.stages.problem import Floats
 
 SCHEDULES = ("stash", "2bw", "flush", "gpipe")
 

@@ -30,7 +30,8 @@ from passes.reference.pipedream.starts import start_bound
 from passes.solvers.anytime import Progress
 from passes.solvers.work import did
 from passes.stages.lattice.dp import SLICE, Found, KeepOn, Stages
-from passes.stages.lattice.ideals import Family, Tables, members
+from passes.stages.lattice.ideals import Family, members
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Floats, Kind, Problem
 from passes.stages.reduce import Groups
 

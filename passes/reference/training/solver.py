@@ -35,7 +35,8 @@ from passes.reference.training.problem import (
 from passes.solvers.anytime import Progress
 from passes.stages.bounds import lower_bound, prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
-from passes.stages.lattice.ideals import Family, Tables, possible
+from passes.stages.lattice.ideals import Family, possible
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Kind, Problem, plan_loads
 from passes.stages.reduce import members_of
 

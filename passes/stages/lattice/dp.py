@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from passes.solvers.work import did
-from passes.stages.lattice.ideals import Family, Tables, members, possible
+from passes.stages.lattice.ideals import Family, members, possible
 from passes.stages.lattice.kernel_arrays import Aim, Devices, Held, Ideals, Table, Tensors
+from passes.stages.lattice.tables import Tables
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
@@ -162,6 +163,3 @@ def _plan(tables: Tables, family: Family, table: Table) -> tuple[float, Stages |
         state = int(sources[table.value[before, sources].argmin()])
         here = before
     return float(least), tuple(reversed(stages))
-
-
-__all__ = ["SLICE", "Found", "KeepOn", "Stages", "solve_family"]

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from passes.solvers.work import did
-from passes.stages.arrays import grouped
+from passes.stages.arrays import Ints, grouped
 from passes.stages.lattice.kernel_arrays import Here, Limits, Stored
-from passes.stages.lattice.states import States, sequences, states
 from passes.stages.lattice.tables import Tables
-from passes.stages.problem import Floats, Ints, Joins, Problem
+from passes.stages.problem import Floats, Joins, Problem
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -236,20 +235,3 @@ def permuted(problem: Problem, order: Iterable[int]) -> Problem:
             None if joins.turns is None else replace(joins.turns, signs=np.ascontiguousarray(joins.turns.signs[:, old])),
         ),
     )
-
-
-__all__ = [
-    "BIG",
-    "Family",
-    "States",
-    "Tables",
-    "among",
-    "count_ideals",
-    "lattice",
-    "members",
-    "permuted",
-    "possible",
-    "prefixes",
-    "sequences",
-    "states",
-]

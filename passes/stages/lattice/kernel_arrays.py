@@ -158,6 +158,3 @@ class Table(NamedTuple):
     memo: Any
     priced_at: Any
     raw: Any
-
-
-__all__ = ["Aim", "Devices", "Graph", "Held", "Here", "Ideals", "Limits", "Stored", "Table", "Tensors"]

@@ -317,6 +317,3 @@ def solve_family(
                         least[idle[x, d]] = min(least[idle[x, d]], least[x])
         i += 1
     return i, met, priced
-
-
-__all__ = ["possible_states", "solve_family"]

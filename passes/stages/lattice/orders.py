@@ -83,6 +83,3 @@ def thin(tables: Tables) -> list[int]:
             if not missing[u]:
                 heapq.heappush(ready, (growth[u], u))
     return order
-
-
-__all__ = ["given", "late", "thin"]

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from passes.stages.problem import Floats, Ints, Problem, pools
+from passes.stages.arrays import Ints
+from passes.stages.problem import Floats, Problem, pools
 
 MOST_STATES = 4096
 """Vectors of devices used beyond which only sequences are tried: nine different devices and more."""
@@ -171,6 +172,3 @@ def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -
     zeros = np.zeros(len(following), np.int64)
     endless = np.full(len(following), np.inf)
     return States(following, ahead, behind, final, used, False, idle, (whole,), zeros, zeros, endless, endless)
-
-
-__all__ = ["MOST_STATES", "States", "sequences", "states"]

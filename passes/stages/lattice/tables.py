@@ -197,6 +197,3 @@ class Tables:
             else:
                 merged.append([a, b])
         return np.array([a for a, _ in merged]), np.array([b for _, b in merged])
-
-
-__all__ = ["Tables"]

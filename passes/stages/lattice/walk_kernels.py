@@ -190,6 +190,3 @@ def enumerate_ideals(graph: Graph, limits: Limits, here: Here, stored: Stored) -
                     opened[h >> 6] |= one << np.uint64(h & 63)
             lost[depth] = max(lost[depth], below[last])
     return status, visited, count, used
-
-
-__all__ = ["TOO_MUCH", "enumerate_ideals"]

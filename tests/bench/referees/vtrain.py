@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from dnnc.build.plan_json import SCHEMA
 from dnnc.compile.driver import compile_model
-from dnnc.compile.options import CompileOptions
+from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from dnnc.machines.presets import find_preset
 from dnnc.machines.topology import load_topology

@@ -12,7 +12,8 @@ import onnx.parser
 import pytest
 
 from dnnc.cli import main
-from dnnc.compile.options import CompileOptions, build_pipeline
+from dnnc.compile.flags import CompileOptions
+from dnnc.compile.options import build_pipeline
 from dnnc.compile.training import TrainingOptions
 from passes.framework.pipeline import parse_pipeline, pipeline_text
 

@@ -10,8 +10,8 @@ import pytest
 from typer.main import get_command
 
 from dnnc.cli.app import tree
-from dnnc.compile.flags import FLAGS, MESH, PLAN, TAG_SEARCH, excluded_by, given
-from dnnc.compile.options import CompileOptions, build_pipeline
+from dnnc.compile.flags import FLAGS, MESH, PLAN, TAG_SEARCH, CompileOptions, excluded_by, given
+from dnnc.compile.options import build_pipeline
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
 from passes.framework.registry import PASSES, describe

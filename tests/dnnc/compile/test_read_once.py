@@ -17,7 +17,7 @@ import pytest
 from dnnc.build.build import Build
 from dnnc.cli import main
 from dnnc.compile.driver import compile_model
-from dnnc.compile.options import CompileOptions
+from dnnc.compile.flags import CompileOptions
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import digest_file
 

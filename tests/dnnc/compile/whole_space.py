@@ -27,7 +27,8 @@ from passes.graph.folding import folding
 from passes.graph.graph import reads
 from passes.partition.place import PlacePass
 from passes.partition.replay.assign import AssignPass
-from passes.partition.replay.meshes import ReplayPass, Stated
+from passes.partition.replay.meshes import ReplayPass
+from passes.partition.replay.stage_by_stage import Stated
 
 BEFORE = ("canonicalize", "unfuse", "cost", "training")
 """What a pipeline does before its search."""

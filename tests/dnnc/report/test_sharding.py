@@ -9,7 +9,7 @@ from dnnc.report import block_table, comparison_rows, comparison_table, layers_j
 from ir.core.module import Plan, PlanStage
 from ir.core.ops import Op, Value
 from ir.core.types import Partial, Replicate, Shard
-from passes.meshes.costs.price import Collective
+from passes.meshes.costs.bill import Collective
 from passes.partition.alternatives import Alternative
 from passes.plan.layers import Layer, OpRow
 

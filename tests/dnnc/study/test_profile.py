@@ -12,7 +12,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.compile.context import pass_context
-from dnnc.compile.options import CompileOptions
+from dnnc.compile.flags import CompileOptions
 from dnnc.machines.facts import read_facts
 from dnnc.machines.profile import cores_of_type, evicting, read_profile, training_segments
 from ir.core.diagnostics import DiagnosticSink, InvalidInput

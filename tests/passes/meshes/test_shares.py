@@ -21,7 +21,8 @@ from ir.core.types import DType, Placement, Replicate, Shard, TensorType
 from ir.ops.boxes import box, delivers
 from passes.costs.network import network
 from passes.meshes import count
-from passes.meshes.costs.price import Decisions, price
+from passes.meshes.costs.bill import Decisions
+from passes.meshes.costs.price import price
 from passes.meshes.mesh import DeviceMesh, Member, mesh_of, mesh_over
 from passes.meshes.staged import Staged
 from passes.partition.layouts import build

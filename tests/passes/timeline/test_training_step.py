@@ -19,7 +19,8 @@ from ir.core.types import TensorType
 from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
 from passes.costs.network import network
 from passes.graph.symbols import insert_symbols
-from passes.meshes.costs.price import Bill, price
+from passes.meshes.costs.bill import Bill
+from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.layouts import build, decisions_of, named_plan

@@ -312,6 +312,3 @@ class Decoder(Served[Answer]):
         assert place.answer is not None
         self._outbox.append((place.answer.end, reason))
         group.leave(place)
-
-
-__all__ = ["Decoder", "Group", "Place"]

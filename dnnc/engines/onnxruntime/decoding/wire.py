@@ -31,26 +31,3 @@ def float_bits(value: float) -> int:
     """A float as an integer of the same bits."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits)
-
-
-__all__ = [
-    "CONTROL",
-    "COUNT",
-    "GIVEN",
-    "GROUP",
-    "IDLE",
-    "KIND",
-    "LOGITS",
-    "POSITION",
-    "PROMPT",
-    "RESET",
-    "ROW",
-    "SEED",
-    "STEP",
-    "TEMPERATURE",
-    "TOKENS",
-    "TOP_K",
-    "TOP_P",
-    "WORDS",
-    "float_bits",
-]

@@ -228,6 +228,3 @@ def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
         raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)
-
-
-__all__ = ["Saver", "changed", "kept", "owned", "remove_unfinished", "require_finite"]

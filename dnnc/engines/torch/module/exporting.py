@@ -358,6 +358,3 @@ def _quiet(model: onnx_ir.Model) -> None:
     for node in model.graph.all_nodes():
         if node.op_type == "Dropout" and len(node.inputs) > 2:
             node.resize_inputs(2)
-
-
-__all__ = ["RUNNING", "Exported", "as_it_was", "exported", "is_fixed", "without_noise"]

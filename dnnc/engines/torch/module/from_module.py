@@ -199,6 +199,3 @@ def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> Difference | None:
             return disagreement(case_of(child, made, args, kwargs, of_inputs=True), file)
     except (InvalidInput, UsageError):
         return None
-
-
-__all__ = ["from_torch"]

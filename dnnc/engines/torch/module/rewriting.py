@@ -166,6 +166,3 @@ def _with(
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-__all__ = ["DRAWN", "NOISE", "Rewriting", "guarded"]

@@ -176,5 +176,3 @@ SIMPLER: dict[str, Callable[..., torch.Tensor]] = {
     "gaussian_nll_loss": _gaussian,
 }
 """By the name of a function of torch."""
-
-__all__ = ["SIMPLER", "bagged", "smoothed", "takes_bags"]

@@ -83,5 +83,3 @@ HELPERS: dict[str, tuple[str, ...]] = {
     GRADIENTS: ("in_torch_order", "in_time", "lstm_gradients"),
 }
 """Full name of an op -> the functions of ``recurrent_helpers`` that its statement calls."""
-
-__all__ = ["EMITTERS", "GRADIENTS", "HELPERS"]

@@ -213,6 +213,3 @@ class _Merging:
                 for side in range(self.sides):
                     if cost[side].any():
                         yield tuple(sorted(place[v] for v in pins)), side, cost[side]
-
-
-__all__ = ["Relaxed", "Relaxer", "relaxes"]

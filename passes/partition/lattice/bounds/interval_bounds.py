@@ -326,6 +326,3 @@ class IntervalBounds:
             self._close(place)
             cuts = [max(float(before[kind]), self._least_cut(kind, interval)) for kind in range(self.kinds)]
             self._describe(place, cuts)
-
-
-__all__ = ["IntervalBounds", "applies"]

@@ -103,6 +103,3 @@ class IntervalSpace:
             self.narrowed(interval.low, interval.high, interval.inside, interval.outside | (self.descendants[v] > 0)),
         ]
         return [part for part in found if part is not None]
-
-
-__all__ = ["Interval", "IntervalSpace"]

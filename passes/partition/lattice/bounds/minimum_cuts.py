@@ -29,9 +29,9 @@ import numpy as np
 from ir.core.outcomes import SLACK
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.solvers.work import did
-from passes.stages.arrays import csr
+from passes.stages.arrays import Ints, csr
 from passes.stages.lattice.tables import Tables
-from passes.stages.problem import Floats, Ints, Problem
+from passes.stages.problem import Floats, Problem
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -196,6 +196,3 @@ def _least(cuts: Cuts, kind: int, seconds: Floats, v: int, compute: float, trans
     held[v] = True
     price = np.where(runs, seconds, 0.0) * (compute / transfers)
     return transfers * cuts.least(kind, price, held, ~runs, none, none)[0]
-
-
-__all__ = ["Cuts", "Mask", "Nets", "nets_of", "node_bound"]

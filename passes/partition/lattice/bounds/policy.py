@@ -125,5 +125,3 @@ class Policy:
 
 
 POLICY = Policy()
-
-__all__ = ["POLICY", "Policy"]

@@ -23,7 +23,8 @@ from passes.partition.lattice.bounds.symmetry import Symmetric, symmetric
 from passes.partition.lattice.objective import SearchObjective
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages
-from passes.stages.lattice.ideals import Tables, count_ideals, lattice
+from passes.stages.lattice.ideals import count_ideals, lattice
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import violations
 from passes.stages.reduce import members_of
 
@@ -159,6 +160,3 @@ def _small(relaxer: Relaxer, value: float, give: float, few: int, keep_on: KeepO
         else:
             low = middle + 1
     return best
-
-
-__all__ = ["Step", "contraction_bounds", "part_bound"]

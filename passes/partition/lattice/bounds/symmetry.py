@@ -205,6 +205,3 @@ def _numbered(keys: Sequence[Hashable]) -> list[int]:
     """Equal keys get equal numbers, in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
-
-
-__all__ = ["Symmetric", "symmetric"]

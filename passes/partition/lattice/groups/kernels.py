@@ -244,6 +244,3 @@ def group_programme(
         for d in range(fewest_last if end == count - 1 else fewest, size + 1):
             closed[end] = min(closed[end], value[d, end])
     return i, met
-
-
-__all__ = ["AMOUNTS", "Group", "Ideals", "Pairs", "group_programme", "price_pairs", "sweep"]

@@ -35,12 +35,14 @@ from passes.partition.lattice.groups import kernels
 from passes.partition.lattice.search.replicas import replicate
 from passes.solvers.anytime import Anytime, Limits, Progress, Result
 from passes.solvers.work import did, now
+from passes.stages.arrays import Ints
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Stages
-from passes.stages.lattice.ideals import Family, Tables, lattice, members, prefixes
+from passes.stages.lattice.ideals import Family, lattice, members, prefixes
 from passes.stages.lattice.kernel_arrays import Held
+from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM, load
-from passes.stages.problem import FAR, Floats, Ints, Problem, within
+from passes.stages.problem import FAR, Floats, Problem, within
 from passes.stages.reduce import Groups, quotient, reduce
 
 
@@ -474,16 +476,3 @@ class _Level:
             stages.append(GroupStage(first, replicas, nodes))
             first += replicas
         return stages
-
-
-__all__ = [
-    "GroupPlan",
-    "GroupStage",
-    "Hierarchy",
-    "best_along",
-    "best_packed",
-    "group_parts",
-    "group_plan",
-    "group_value",
-    "solve_groups",
-]

@@ -98,6 +98,3 @@ class CutPlans:
         _, ideal = self.cuts.least(self.kind, paid, interval.inside, interval.outside, ~every, every)
         if ideal is not None:
             self.ideals.setdefault(ideal.tobytes(), ideal)
-
-
-__all__ = ["CutPlans"]

@@ -119,6 +119,3 @@ def _added(rows: NDArray[Any], label: Ints, count: int) -> NDArray[Any]:
     for total, row in zip(sums, rows, strict=True):
         np.add.at(total, label, row)
     return sums
-
-
-__all__ = ["entries", "segmented", "segments"]

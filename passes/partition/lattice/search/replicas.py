@@ -44,6 +44,3 @@ def replicate(problem: Problem, most: int) -> Problem:
         seconds=np.ascontiguousarray(problem.seconds[rows] / share),
         transfer=np.ascontiguousarray(problem.transfer[rows] / share),
     )
-
-
-__all__ = ["MOST_REPLICAS", "replicate", "replicated_kinds"]

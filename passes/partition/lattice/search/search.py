@@ -44,7 +44,9 @@ from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.lattice import orders
 from passes.stages.lattice.dp import Found, KeepOn, Stages
-from passes.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
+from passes.stages.lattice.ideals import BIG, Family, lattice, permuted, prefixes
+from passes.stages.lattice.states import sequences
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import FAR, Floats
 from passes.stages.reduce import members_of
 
@@ -432,6 +434,3 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
         rows = np.unpackbits(family.bits[start : start + 2048].view(np.uint8), axis=1, bitorder="little")
         sums[start : start + 2048] = rows[:, : len(per_node)].astype(np.float64) @ per_node
     return sums
-
-
-__all__ = ["Search", "per_ideal"]

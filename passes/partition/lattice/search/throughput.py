@@ -18,7 +18,8 @@ from passes.partition.lattice.search.search import Search
 from passes.solvers.anytime import Progress
 from passes.stages.bounds import best_bound, prices
 from passes.stages.lattice.dp import KeepOn, Stages, solve_family
-from passes.stages.lattice.ideals import Family, Tables
+from passes.stages.lattice.ideals import Family
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Problem, plan_costs, plan_loads, stage_cost, violations
 from passes.stages.reduce import memory_can_bind
 
@@ -57,6 +58,3 @@ class Throughput(SearchObjective):
         if not self.problem.tensor_bytes.any():
             return None  # a workload that states seconds: there are no links to spare
         return solve_family(tables, family, value, keep_on, additive=True).stages
-
-
-__all__ = ["Throughput", "solve"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.layouts.problem.graph import Form
-from passes.partition.layouts.problem.problem import Floats, Integers, ShardProblem
+from passes.partition.layouts.problem.graph import Form, Integers
+from passes.partition.layouts.problem.problem import Floats, ShardProblem
 
 JOINT = 1 << 22
 """Entries of the largest joint table."""
@@ -86,6 +86,3 @@ def _relaxed(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tup
                 for key in row:
                     table[:, need] += weights[:, key] / could[key]
     return tuple(tables[id(rows)] for rows in needs)
-
-
-__all__ = ["JOINT", "MOST_JOINT", "Charge", "charge_of"]

@@ -178,6 +178,3 @@ def _parts(bucket: Sequence[Factor], variable: int, sizes: Mapping[int, int], bu
         else:
             parts.append((set(factor.scope), [factor]))
     return [part for _, part in parts]
-
-
-__all__ = ["BUDGET", "PIECE", "Bucket", "Eliminated", "Factor", "Scope", "eliminate", "join"]

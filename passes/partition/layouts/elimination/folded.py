@@ -216,6 +216,3 @@ def least_memory(problem: ShardProblem) -> tuple[int, ...]:
     """The choices of least memory, of these the quickest, node by node: every choice goes with every other."""
     by_kind = [int(np.lexsort((kind.seconds, kind.memory))[0]) for kind in problem.node_kinds]
     return tuple(by_kind[kind] for kind in problem.kinds)
-
-
-__all__ = ["EliminatedRun", "FoldedSearch", "Priced", "least_memory", "reshaped"]

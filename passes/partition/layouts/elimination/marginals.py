@@ -84,6 +84,3 @@ def _over(table: Floats, scope: Scope, wanted: Scope) -> Floats:
     away = tuple(i for i, variable in enumerate(scope) if variable not in wanted)
     left = [variable for variable in scope if variable in wanted]
     return np.asarray(table.min(axis=away).transpose([left.index(variable) for variable in wanted]))
-
-
-__all__ = ["Marginals"]

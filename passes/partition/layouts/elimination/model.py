@@ -14,7 +14,8 @@ import numpy as np
 
 from passes.partition.layouts.elimination.charges import Charge, charge_of
 from passes.partition.layouts.elimination.elimination import Factor
-from passes.partition.layouts.problem.problem import Floats, Integers, ShardProblem
+from passes.partition.layouts.problem.graph import Integers
+from passes.partition.layouts.problem.problem import Floats, ShardProblem
 
 
 class Charges:
@@ -121,6 +122,3 @@ class Model:
             self.links[id(classes)] = link
         found.append(Owned(Factor((choice, variable), self.links[id(classes)]), (node,)))
         return variable
-
-
-__all__ = ["Charges", "Model", "Owned"]

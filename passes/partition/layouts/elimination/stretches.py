@@ -95,18 +95,3 @@ def outsides(whole: Stretch, outside: Floats) -> dict[int, tuple[Stretch, Floats
             rest = marginals.outside[id(factor)]
             waiting[half.count] = half, np.minimum(rest, waiting[half.count][1]) if half.count in waiting else rest
     return outside_of
-
-
-__all__ = [
-    "BEFORE",
-    "BEHIND",
-    "ENDS",
-    "MIDDLE",
-    "SHARED",
-    "Joined",
-    "Stretch",
-    "crossings",
-    "outsides",
-    "sizes_of",
-    "stretched",
-]

@@ -160,6 +160,3 @@ def _across(
             touching.append((chain, copy, key, number))
         if elsewhere and len(copies) > 1:
             spread.add(number)
-
-
-__all__ = ["Run", "Structure", "structure_of"]

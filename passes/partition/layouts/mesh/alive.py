@@ -311,6 +311,3 @@ def _turn(begins: Integers, alike: _Alike, mine: Integers, turn: _Turn) -> Integ
         return np.asarray(begins[alike.made[mine]])
     at = alike.by if turn.step == -1 else alike.asked
     return np.asarray(begins[at[mine, turn.ask]] + max(turn.step, 0))
-
-
-__all__ = ["Alive"]

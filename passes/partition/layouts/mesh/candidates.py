@@ -165,6 +165,3 @@ class _Estimates:
         if not self.summed:
             return 0.0, 0.0
         return speed.reduce_seconds(count, self.summed), speed.seconds(2 * (count - 1), LAST / count)
-
-
-__all__ = ["Candidate", "Candidates", "candidates", "some_devices"]

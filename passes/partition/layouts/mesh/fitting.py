@@ -193,6 +193,3 @@ class Fitter:
             for number, kind in enumerate(problem.node_kinds)
         )
         return replace(problem, node_kinds=kinds)
-
-
-__all__ = ["Fitter"]

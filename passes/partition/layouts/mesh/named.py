@@ -37,7 +37,7 @@ from ir.layout_rules import Factor, Kind, LayoutRule, Strategy, rules
 from ir.ops.operators import PRODUCT, has
 from passes.partition.layouts.decide import choice_of, settled
 from passes.partition.layouts.problem.build import ShardInput
-from passes.partition.layouts.problem.problem import Graph
+from passes.partition.layouts.problem.graph import Graph
 from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, unproven
 
 DATA = "data"
@@ -429,6 +429,3 @@ class ByHand:
             raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
         self.known[key] = found
         return found
-
-
-__all__ = ["DATA", "STRATEGIES", "UnfitError", "named_plan", "plans_by_name", "restricted"]

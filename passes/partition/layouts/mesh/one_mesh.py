@@ -336,6 +336,3 @@ def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
     """The device with the least memory."""
     devices = [topology.device(name) for name in mesh.devices]
     return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
-
-
-__all__ = ["MeshSearch", "OnOneMesh", "unfit"]

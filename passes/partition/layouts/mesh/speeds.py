@@ -280,6 +280,3 @@ def _together(seconds: Sequence[float]) -> float:
         return 0.0
     together = math.fsum(1.0 / one for one in seconds)
     return 1.0 / together if together else math.inf
-
-
-__all__ = ["Cuts", "Speeds", "dealt", "dealt_evenly"]

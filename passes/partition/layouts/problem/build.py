@@ -490,6 +490,3 @@ def _undominated(rows: Sequence[_Row], hiding: float) -> list[_Row]:
                 least = rows[number].saved
                 left.append(number)
     return [rows[number] for number in sorted(left)]
-
-
-__all__ = ["OVERLAPS", "Builder", "ShardInput", "build", "overlaps_on"]

@@ -32,6 +32,3 @@ def cells_of(folding: Folding, weights: Mapping[str, int]) -> tuple[tuple[tuple[
                 tuple((*copy.ops, *(weights[row[slot]] for slot in own)) for copy, row in zip(copies, names, strict=True))
             )
     return tuple(chains)
-
-
-__all__ = ["cells_of"]

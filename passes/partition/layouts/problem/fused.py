@@ -63,6 +63,3 @@ def chains_of(func: Func, types: Sequence[DeviceType], *, training: bool = False
             saving[i] += saving[follower]
         fusible[i] = Epilogue(ports[i], saving[i] if follower is not None else 0.0)
     return Chains(fusible, frozenset(reader))
-
-
-__all__ = ["Chains", "Epilogue", "chains_of"]

@@ -154,6 +154,3 @@ def distinct_rows(rows: Integers) -> tuple[Integers, Integers]:
         return rows[first], number
     distinct, number = np.unique(rows, axis=0, return_inverse=True)
     return distinct, number.reshape(-1)
-
-
-__all__ = ["Form", "Graph", "Integers", "Place", "ValueNode", "distinct_rows"]

@@ -260,16 +260,3 @@ class _Outlining:
 def read_ports(op: Op) -> tuple[str, ...]:
     """What an op reads: its operands, as often as they stand there, then what its regions capture besides."""
     return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
-
-
-__all__ = [
-    "BEHIND",
-    "BESIDE",
-    "OpForm",
-    "Outline",
-    "OutputForm",
-    "ValueForm",
-    "WeightForm",
-    "outline_of",
-    "read_ports",
-]

@@ -142,6 +142,3 @@ class ShardProblem:
         starts = np.cumsum([0, *(len(kind.memory) for kind in self.node_kinds)])[:-1]
         table = np.concatenate([np.zeros(0), *(kind.memory for kind in self.node_kinds)])
         return np.asarray(table[starts[self.graph.kind_of] + np.asarray(choices, np.int64)])
-
-
-__all__ = ["Floats", "Graph", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]

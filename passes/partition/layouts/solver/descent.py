@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ir.core.outcomes import TIGHT
-from passes.partition.layouts.problem.graph import Form, Place, distinct_rows
-from passes.partition.layouts.problem.problem import Floats, Integers, ShardProblem
+from passes.partition.layouts.problem.graph import Form, Integers, Place, distinct_rows
+from passes.partition.layouts.problem.problem import Floats, ShardProblem
 from passes.solvers.work import did, now
 
 
@@ -152,6 +152,3 @@ class _Descent:
             needs, reads = self.problem.value_kinds[kind].needs, self.problem.node_kinds[reader].reads
             self.asked[key] = frozenset(one for port in ports for one in needs[reads[port][choice]])
         return self.asked[key]
-
-
-__all__ = ["descend"]

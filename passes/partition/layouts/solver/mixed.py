@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from passes.partition.layouts.problem.problem import Integers, ShardProblem
+from passes.partition.layouts.problem.graph import Integers
+from passes.partition.layouts.problem.problem import ShardProblem
 
 
 def mixed(
@@ -56,6 +57,3 @@ def _orders(problem: ShardProblem) -> Iterator[tuple[Integers, list[Integers]]]:
         for several in (chains, chains[::-1]):
             yield start, [nodes for copies in several for nodes in copies]
             yield start, [nodes for copies in several for nodes in copies[::-1]]
-
-
-__all__ = ["mixed"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.layouts.problem.problem import Floats, ShardProblem, ValueNode
+from passes.partition.layouts.problem.graph import ValueNode
+from passes.partition.layouts.problem.problem import Floats, ShardProblem
 from passes.solvers.highs import SCALE, Rows, solve_rows
 from passes.solvers.work import now
 
@@ -144,6 +145,3 @@ class _Programme:
             for columns, taken in zip(self.taken, choices, strict=True)
             for choice, column in enumerate(columns)
         }
-
-
-__all__ = ["Certificate", "certified"]

@@ -22,8 +22,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.layouts.problem.graph import Form
-from passes.partition.layouts.problem.problem import Floats, Integers, ShardProblem
+from passes.partition.layouts.problem.graph import Form, Integers
+from passes.partition.layouts.problem.problem import Floats, ShardProblem
 from passes.solvers.work import did, now
 
 ROUNDS = 8
@@ -226,6 +226,3 @@ def _unions(readers: Sequence[Floats]) -> Floats | None:
         if len(found) > MOST_UNIONS:
             return None
     return found if len(found) <= MOST_UNIONS else None
-
-
-__all__ = ["Reduced", "reduced", "whole", "without"]

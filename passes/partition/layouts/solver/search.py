@@ -256,17 +256,3 @@ class _Prices:
             between = mixed(problem, self.dense, self.sparse, memory)
             if between is not None and between[1] < self.value:
                 self.best, self.value = between
-
-
-__all__ = [
-    "BOUNDING",
-    "ENOUGH_PROVEN",
-    "POLICY",
-    "FoldedSearch",
-    "NoPlanError",
-    "ShardPlan",
-    "searched",
-    "solve",
-    "unproven",
-    "without_dearer",
-]

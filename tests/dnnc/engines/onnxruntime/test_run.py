@@ -15,7 +15,7 @@ import pytest
 from dnnc.build.build import Build
 from dnnc.cli import main
 from dnnc.compile.driver import compile_model
-from dnnc.compile.options import CompileOptions
+from dnnc.compile.flags import CompileOptions
 from dnnc.data import generate
 from dnnc.data.generate import random_inputs
 from dnnc.engines.onnxruntime import Pipeline, RunCommand, RunOptions, run_build, run_command

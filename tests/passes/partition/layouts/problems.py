@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.partition.layouts.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.partition.layouts.problem.graph import Graph, ValueNode
+from passes.partition.layouts.problem.problem import NodeKind, ShardProblem, ValueKind
 
 
 def random_kinds(random: np.random.Generator, layouts: int, kinds: int, most_reads: int) -> tuple[list[NodeKind], ValueKind]:

@@ -37,7 +37,8 @@ from passes.partition.chain.submeshes import Block, SharesOf
 from passes.partition.chain.units import units_of
 from passes.partition.layouts import build
 from passes.partition.layouts.problem.build import OVERLAPS
-from passes.partition.layouts.problem.problem import Graph, ShardProblem
+from passes.partition.layouts.problem.graph import Graph
+from passes.partition.layouts.problem.problem import ShardProblem
 from passes.prepare.cost import CostPass
 from tests.passes.partition.layouts.exact import brute_force, every_plan, integer_programme
 

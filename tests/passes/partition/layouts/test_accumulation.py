@@ -18,8 +18,8 @@ from passes.costs.network import network
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.graph.graph import reads
-from passes.meshes.costs.bill import UNSUMMED
-from passes.meshes.costs.price import Bill, Collective, Decisions, price
+from passes.meshes.costs.bill import UNSUMMED, Bill, Collective, Decisions
+from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.partition.layouts import ShardInput, build, decisions_of
 from passes.partition.layouts.problem.build import OVERLAPS

@@ -17,7 +17,7 @@ from ir.core.module import Module
 from ir.core.types import Shard
 from ir.layout_rules import rules
 from passes.graph.folding import folding
-from passes.meshes.costs.price import Decisions
+from passes.meshes.costs.bill import Decisions
 from passes.partition.layouts import build, decisions_of, solve
 from passes.prepare.canonicalize.unfuse import UnfusePass
 from passes.prepare.cost import CostPass

@@ -25,8 +25,9 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.graph import reads
 from passes.meshes import LocalProgram
+from passes.meshes.costs.bill import Decisions
 from passes.meshes.costs.footprint import footprint
-from passes.meshes.costs.price import Decisions, price
+from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.alternatives import alternatives

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from passes.partition.layouts import solve
-from passes.partition.layouts.elimination.folded import least_memory
+from passes.partition.layouts.elimination.folded import FoldedSearch, least_memory
 from passes.partition.layouts.solver.mixed import mixed
-from passes.partition.layouts.solver.search import FoldedSearch
 from tests.passes.partition.layouts.models import problem_of
 from tests.passes.partition.layouts.problems import random_layers
 

@@ -9,9 +9,10 @@ import pytest
 
 from ir.core.facets import BackwardTime, Time
 from ir.core.types import Partial, Shard
-from passes.meshes.costs.price import Decisions, price
+from passes.meshes.costs.bill import Decisions
+from passes.meshes.costs.price import price
 from passes.partition.layouts import ShardInput, build, decisions_of, solve, truthful
-from passes.partition.layouts.solver.search import FoldedSearch
+from passes.partition.layouts.elimination.folded import FoldedSearch
 from tests.passes.partition.layouts.exact import integer_programme
 from tests.passes.partition.layouts.models import mesh, prepared, problem_of
 

@@ -15,7 +15,8 @@ from ir.text.parser import parse_module
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.graph.folding import folding
-from passes.meshes.costs.price import Bill, Decisions, price
+from passes.meshes.costs.bill import Bill, Decisions
+from passes.meshes.costs.price import price
 from passes.partition.layouts import ShardInput, ShardPlan, build, decisions_of, solve
 from passes.partition.layouts.mesh.named import UnfitError, activation_sums, named_plan, restricted
 from passes.prepare.cost import CostPass

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from passes.partition.layouts import solve
-from passes.partition.layouts.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.partition.layouts.problem.graph import Graph, ValueNode
+from passes.partition.layouts.problem.problem import NodeKind, ShardProblem, ValueKind
 from passes.partition.layouts.solver.reduce import reduced
 from tests.passes.partition.layouts.exact import brute_force, integer_programme
 from tests.passes.partition.layouts.models import problem_of

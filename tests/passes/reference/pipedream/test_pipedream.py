@@ -19,7 +19,8 @@ from passes.partition.lattice.search.search import Search
 from passes.reference.pipedream import SCHEDULES, Machines, Profile, kernels, plan_faults, solve_pipedream, stage_times
 from passes.reference.pipedream.problem import cut_bytes
 from passes.reference.pipedream.solver import PipeDream
-from passes.stages.lattice.ideals import BIG, Tables, count_ideals, lattice
+from passes.stages.lattice.ideals import BIG, count_ideals, lattice
+from passes.stages.lattice.tables import Tables
 from tests.passes.claims import Claim
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "pipedream"

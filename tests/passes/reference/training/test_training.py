@@ -24,7 +24,8 @@ from passes.reference.training import (
 )
 from passes.reference.training.solver import Training
 from passes.stages.lattice import kernels, walk_kernels
-from passes.stages.lattice.ideals import BIG, Tables, count_ideals
+from passes.stages.lattice.ideals import BIG, count_ideals
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Kind
 from tests.passes.claims import Claim
 

@@ -15,7 +15,8 @@ from passes.costs.memory.footprint import slots
 from passes.stages.bounds import prices
 from passes.stages.lattice import dp
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice, members
+from passes.stages.lattice.ideals import BIG, lattice, members
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Kind, Problem
 from tests.passes.partition.instances import brute_force, ideals, random_problem
 

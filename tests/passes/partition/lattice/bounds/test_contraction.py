@@ -17,7 +17,8 @@ from passes.partition.lattice.bounds.subproblems import contraction_bounds, part
 from passes.partition.lattice.search.throughput import Throughput, solve
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice
+from passes.stages.lattice.ideals import BIG, lattice
+from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
 from passes.stages.problem import Problem, part_of, plan_costs, violations
 from passes.stages.reduce import ordered

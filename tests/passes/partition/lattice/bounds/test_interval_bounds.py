@@ -20,7 +20,8 @@ from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import Throughput, solve
 from passes.reference.training import OBJECTIVES, Training, units
 from passes.stages.bounds import prices
-from passes.stages.lattice.ideals import BIG, Tables, among, lattice, prefixes
+from passes.stages.lattice.ideals import BIG, among, lattice, prefixes
+from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
 from passes.stages.problem import Problem, plan_costs, violations
 from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel

@@ -14,7 +14,8 @@ from passes.partition.lattice.bounds.minimum_cuts import nets_of
 from passes.partition.lattice.bounds.symmetry import symmetric
 from passes.stages.bounds import prices
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice
+from passes.stages.lattice.ideals import BIG, lattice
+from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Joins, Kind, Problem, plan_costs, violations
 from tests.passes.partition.instances import Layers, brute_force, experts
 

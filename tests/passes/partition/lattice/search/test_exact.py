@@ -15,7 +15,8 @@ from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
 from passes.stages.bounds import best_bound, lower_bound, node_weights, prices, transfer_bound
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice, permuted
+from passes.stages.lattice.ideals import BIG, lattice, permuted
+from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
 from passes.stages.problem import Kind, Problem, plan_costs, violations
 from passes.stages.reduce import _Reducer, quotient, reduce

@@ -24,7 +24,8 @@ from passes.reference.training import Training, TrainingGraph, solve_training, t
 from passes.stages.bounds import node_weights, prices
 from passes.stages.lattice import orders
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, Tables, lattice, members, possible, prefixes
+from passes.stages.lattice.ideals import BIG, lattice, members, possible, prefixes
+from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
 from passes.stages.problem import Floats, Kind, Problem, plan_costs, stage_cost, violations
 from passes.stages.reduce import quotient
