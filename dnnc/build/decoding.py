@@ -149,6 +149,11 @@ PROMPT = "prompt.ir"
 """The file of a build with the module of the prompt program, as ``plan.ir`` is of the step."""
 
 
+def hides(name: str) -> bool:
+    """Whether a state that a sequence is given is the mask of others: left out, it shows all of them."""
+    return "mask" in name
+
+
 def prompt_name(model: str) -> str:
     """The name of the prompt program beside that of a step program."""
     return model.removesuffix(".onnx") + ".prompt.onnx"

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.build.build import Build
-from dnnc.build.decoding import Decoding, State
+from dnnc.build.decoding import Decoding, State, hides
 from dnnc.check.compare import EXACT, compare, roundings_of
 from dnnc.check.dataflow import precisions
 from dnnc.check.faults import ModelDoesNotRun
@@ -119,7 +119,7 @@ def prompts_of(decoding: Decoding, seed: int) -> list[list[int]]:
 def _given(decoding: Decoding, count: int, seed: int) -> list[dict[str, Array]]:
     """Random arrays for what each of ``count`` sequences is given; masks are 1."""
     generator = np.random.Generator(np.random.Philox(seed + 1))
-    states = [state for state in decoding.given.values() if "mask" not in state.name]
+    states = [state for state in decoding.given.values() if not hides(state.name)]
 
     def drawn(state: State) -> Array:
         return generator.standard_normal(state.shape[1:], np.float32).astype(DType(state.dtype).numpy_name)

@@ -381,8 +381,10 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     elif result.manifest["weights"] == "none":
         put(f"wrote {folder} without weights, which the model only declares: it can be inspected, neither run nor checked")
     else:
+        from dnnc.build.decoding import hides
+
         states = result.module.states.items()
-        needs = any(not state.result and "mask" not in name for name, state in states)  # what an encoder made
+        needs = any(not state.result and not hides(name) for name, state in states)  # what an encoder made
         generate = f"generate {folder} --ids 1,2,3{' --states FILE.npz' if needs else ''}"
         first = generate if "decoding.context" in dict(result.module.entry.attributes) else f"run {folder}"
         put(f"wrote {folder}; next: dnnc {first}, dnnc check {folder}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.build.decoding import Decoding, State
+from dnnc.build.decoding import Decoding, State, hides
 from dnnc.engines.onnxruntime.decoding.faults import GivenTooShort, StateMissing, StateUnknown, WrongState
 from dnnc.onnx.elements import Array
 from ir.core.diagnostics import InvalidInput, UsageError
@@ -30,7 +30,7 @@ def given_arrays(decoding: Decoding, states: Mapping[str, Any], where: str = "st
     if unknown := [name for name in states if name not in names]:
         raise UsageError(StateUnknown(unknown[0], tuple(given)), where=f"{where}: {unknown[0]}")
     arrays = {names[name]: _one(given[names[name]], value, f"{where}: {name}") for name, value in states.items()}
-    masks = [name for name in given if "mask" in name]
+    masks = [name for name in given if hides(name)]
     if missing := [name for name in given if name not in arrays and name not in masks]:
         needed = tuple(name for name in given if name not in masks)
         raise UsageError(StateMissing(missing[0], needed), where=where)
