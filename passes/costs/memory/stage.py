@@ -247,9 +247,9 @@ def _alive(
 
 def _gradients(stage: StageOps, size: Mapping[str, int], *, adds: bool) -> _Gradients:
     """Of a step whose backward ops are written out, by the ops of the update; ``adds``: several microbatches add to one
-    gradient."""
+    gradient. One that is a constant is made by no pass."""
     types = {value.name: value.type for op in stage.ops for value in op.results}
-    means = {op.results[0].name: op.operands[0] for op in stage.ops if op.name == ACCUMULATE}
+    means = {op.results[0].name: op.operands[0] for op in stage.ops if op.name == ACCUMULATE and op.operands[0] in size}
     after = {op.operands[0]: op for op in stage.ops if op.dialect == "comm" and op.operands and op.operands[0] in means}
     together = {means[mean]: size[means[mean]] for mean, op in after.items() if _keeps_sum(op, types[mean])}
     if not adds:

@@ -57,6 +57,21 @@ def test_a_last_stage_without_a_gradient_has_programs(tmp_path: Path) -> None:
     assert step(model, tmp_path, "--loss", "mse:y", "--cut", "loss.squares") == 0
 
 
+def test_a_gradient_that_is_a_constant_has_programs(tmp_path: Path) -> None:
+    """It is made by no op that counts: what is added to the loss has the gradient 1."""
+    model = """
+module @m {opset.onnx = 20} {
+  resource @w : tensor<f32> = random(normal, seed = 1)
+  func @main(%x : tensor<4x2xf32>) -> (%y : tensor<f32>) {
+    %a = onnx.ReduceMean(%x) {keepdims = 0} : tensor<f32>
+    %b = onnx.ReduceMean(%a) {keepdims = 0} : tensor<f32>
+    %y = onnx.Add(%b, @w) : tensor<f32>
+  }
+}
+"""
+    assert step(model, tmp_path, "--loss", "output:y", "--cut", "a", "--schedule", "1f1b") == 0
+
+
 def tensor(shape: str) -> str:
     return f"tensor<{SHAPES[shape]}f32>"
 
