@@ -296,7 +296,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
         caches=options.context is not None,
     )
     if options.context is not None:
-        imported = as_step(imported)
+        imported = as_step(imported, options.context)
     stepping = with_past_checked(imported.module, options, pass_context(sink, progress))
     module, note = with_topology(expand(stepping), topology, pipeline), ""
     topology = module.first(Topology) or topology

@@ -25,6 +25,7 @@ from passes.graph.positional import spread
 from passes.meshes.undecided import undecided
 from passes.partition.place import PlacePass
 from passes.plan.other_sizes import cut_alike
+from passes.prepare.states.faults import MaskTooLarge
 from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
 
@@ -53,7 +54,13 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
     chunk, missing = asked, ""
     try:
         while chunk > 1:
-            staged = _staged(planned, options, chunk, pipeline, inside)
+            try:
+                staged = _staged(planned, options, chunk, pipeline, inside)
+            except InvalidInput as error:
+                if options.chunk is not None or error.diagnostics[0].code != MaskTooLarge.code:
+                    raise
+                chunk //= 2  # its masks are smaller
+                continue
             if reason := _of_one_token(staged, chunk):
                 context.sink.warn(NoPromptProgram(asked, reason), where="--chunk")
                 return None

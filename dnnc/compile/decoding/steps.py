@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dnnc.compile.decoding.configs import LONGEST
-from dnnc.compile.decoding.loading import load_step
+from dnnc.compile.decoding.loading import FOLDING, GATHER, load_step
 from dnnc.compile.faults import (
     AutoWithoutTokens,
     ContextOverModel,
@@ -38,15 +38,14 @@ from ir.core.objectives import objective_of
 from ir.core.ops import Op
 from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
-from passes.framework.registry import PASSES
 from passes.graph.folding import expand
+from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, cache_axis, caches, named, roles_of
 from passes.prepare.states.faults import CacheNotInPlace, NoCaches
 
 CHUNK = 64
 """The tokens of a prompt that its program takes at once, at most."""
 ZOO = "zoo:"
-GATHER = "onnx.Gather"
 _OF_SIZES = ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile")
 OF_SIZES = frozenset({GROUP_QUERY, *(f"onnx.{name}" for name in _OF_SIZES)})
 """Operators whose integers are sizes; the length of all positions is one for GroupQueryAttention."""
@@ -114,8 +113,12 @@ def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pa
     if not keeps_states(options) or any(step.name == "states" for step in pipeline):
         return pipeline
     states = StatesPass(pairs=options.states, roles=options.roles, groups=options.groups or 1)
-    at = next((i + 1 for i, step in enumerate(pipeline) if step.name == "canonicalize"), 0)
-    return (*pipeline[:at], states, PASSES["canonicalize"](), *pipeline[at:])
+    at = next((i for i, step in enumerate(pipeline) if isinstance(step, CanonicalizePass)), None)
+    if at is None:
+        return (states, FOLDING, *pipeline)
+    first = cast("CanonicalizePass", pipeline[at])
+    first = replace(first, fold_bytes=max(first.fold_bytes, FOLDING.fold_bytes))
+    return (*pipeline[:at], first, states, FOLDING, *pipeline[at + 1 :])
 
 
 def unsized(options: CompileOptions) -> Func | None:
@@ -215,7 +218,7 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
         return module
     looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
     pasts = [options.context - 1, options.context] if looked_up else [None, None]
-    simplified = [expand(PASSES["canonicalize"]().run(expand(one), inside)) for one in (module, longer)]
+    simplified = [expand(FOLDING.run(expand(one), inside)) for one in (module, longer)]
     relative: list[str] = []
     first, second = (dict(_constants(one, past)) for one, past in zip(simplified, pasts, strict=True))
     for place, (resource, array) in first.items():
@@ -225,6 +228,9 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
         if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
             reason = f"the model computes {resource} from the length of its past"
             raise InvalidInput(CacheNotInPlace(growing[0], reason), where=place[0])
+    if moved := _moved(simplified[0], simplified[1], pasts[0]):
+        reason = f"the model computes {moved} from the length of its past"
+        raise InvalidInput(CacheNotInPlace(growing[0], reason), where=moved)
     entry = module.first(Func)
     if entry is None or not relative:
         return module
@@ -236,6 +242,29 @@ def _is_shifted(array: NDArray[Any], longer: NDArray[Any]) -> bool:
     """Whether ``longer`` has one more number before those of ``array`` in the last dimension."""
     grown = array.ndim > 1 and longer.shape == (*array.shape[:-1], array.shape[-1] + 1)
     return grown and np.array_equal(array, longer[..., 1:], equal_nan=True)
+
+
+def _moved(module: Module, longer: Module, past: int | None) -> str:
+    """The first value that ops make of constants which are too large to be folded, of one shape whatever the length of the
+    past, which chooses its numbers; empty where there is none. ``past``: as of ``_constants``."""
+    one, other, twins = module.resources, longer.resources, {op.results[0].name: op for op in longer.entry.ops if op.results}
+    depends: dict[str, bool] = {}
+    for op in module.entry.ops:
+        twin = twins.get(op.results[0].name) if op.results else None
+        if twin is None or len(twin.operands) != len(op.operands) or any(op.regions):
+            continue
+        if not all(name in one or name in depends for name in op.operands if name):
+            continue
+        read = [number for number, name in enumerate(op.operands) if name in one and twin.operands[number] in other]
+        arrays = [(array_of(one[op.operands[number]]), array_of(other[twin.operands[number]])) for number in read]
+        if op.name == GATHER and past is not None and any(array is not None and (array == past).all() for array, _ in arrays):
+            continue
+        chosen = any(a is not None and b is not None and not np.array_equal(a, b, equal_nan=True) for a, b in arrays)
+        chosen = chosen or any(depends.get(name, False) for name in op.operands)
+        if chosen and op.results[0].type == twin.results[0].type:
+            return op.results[0].name
+        depends.update((value.name, chosen) for value in op.results)
+    return ""
 
 
 def _constants(module: Module, past: int | None) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:

@@ -57,6 +57,17 @@ class CacheNotInPlace(Fault, code="E4106"):
     reason: str
 
 
+class MaskTooLarge(Fault, code="E4117"):
+    """What a decoder adds to its scores comes from a constant that is too large to be looked at: it may depend on the length of
+    the past."""
+
+    message = "the cache {name} cannot be kept in place: its mask reads {op} ({kind}), which is too large to be judged"
+    hint = "a shorter --context, or a smaller --chunk of prompts, may do; a table of biases may be written out more tightly"
+    name: str
+    op: str
+    kind: str
+
+
 class NotOneInput(Fault, code="E4107"):
     """An input of a decoder is none that a step can make by itself."""
 

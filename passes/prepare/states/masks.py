@@ -9,12 +9,12 @@ for any position. A constant in them was computed from the length of the past, a
 same number in all slots that queries saw, such as a causal mask (0 there, -10000 behind), becomes that number everywhere, for
 the mask that is added here hides the rest. One that depends on the distance from the key to the query alone, a relative bias,
 or a window, is looked up by the distance from the slot to the position. The numbers 0, 1, .. of the slots stay. So does what
-has no dimension of slots. All else is refused.
+has no dimension of slots. All else is refused, and so is what was too large to be folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from ir.core.module import Inline, Resource, Splat
 from ir.core.names import unique
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import DType, TensorType, Type
-from passes.prepare.states.faults import CacheNotInPlace
+from passes.prepare.states.faults import CacheNotInPlace, MaskTooLarge
 from passes.prepare.states.writer import StepWriter
 
 CACHE, SCORES, WEIGHTS = "cache", "scores", "weights"
@@ -86,8 +86,9 @@ class Masks:
             if tag:
                 tags.update((value.name, tag) for value in op.results)
         makers = {value.name: op for op in found for value in op.results}
+        steady = self._steady(found)
         for name in masked:
-            self._neutral(name, makers, tags, source[name])
+            self._neutral(name, makers, tags, source[name], steady)
         return [replace(op, operands=tuple(self._constants(op, name) for name in op.operands)) for op in found]
 
     def _constants(self, op: Op, name: str) -> str:
@@ -176,8 +177,16 @@ class Masks:
         lowest = np.array(-65504 if dtype is DType.F16 else np.finfo(np.float32).min, NUMPY.get(dtype, "<f4"))
         return self.decoder.resource(f"@decoding.lowest.{dtype.value}", TensorType(dtype, ()), lowest.tobytes())
 
-    def _neutral(self, scores: str, makers: dict[str, Op], tags: dict[str, str], source: str) -> None:
-        """Looks at the constants of the masks that reach ``scores``."""
+    def _steady(self, ops: Sequence[Op]) -> set[str]:
+        """The values that are the same in every step: ops make them of constants, and they were too large to be folded."""
+        found = set[str]()
+        for op in ops:
+            if all(name in self.resources or name in found for name in all_reads(op)):
+                found.update(value.name for value in op.results)
+        return found
+
+    def _neutral(self, scores: str, makers: dict[str, Op], tags: dict[str, str], source: str, steady: Collection[str]) -> None:
+        """Looks at the constants of the masks that reach ``scores``. Raises InvalidInput for one that cannot be looked at."""
         wanted, done = [scores], set()
         while wanted:
             name = wanted.pop()
@@ -186,7 +195,10 @@ class Masks:
             done.add(name)
             if name in self.resources:
                 self._look(name, source)
-            elif (op := makers.get(name)) is not None and op.name in BY_ELEMENT and tags.get(name) != CACHE:
+            elif (op := makers.get(name)) is not None and name in steady and self.decoder.context in self._shape(name):
+                fault = MaskTooLarge(source, op.id, op.name.removeprefix("onnx."))
+                raise InvalidInput(fault, where=op.location.node or op.id)
+            elif op is not None and op.name in BY_ELEMENT and tags.get(name) != CACHE:
                 data = (
                     op.operands[:1]
                     if op.name in ("onnx.Reshape", "onnx.Expand", "onnx.Tile", "onnx.Unsqueeze")

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.onnx.elements import Array
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from passes.prepare.canonicalize import CanonicalizePass
 from tests.dnnc.compile.test_decoding import opened
 
 WORDS, WIDTH, CONTEXT, BATCH = 11, 4, 8, 2
@@ -39,9 +40,7 @@ decoder ({ids}[batch, step] input_ids, float[batch, 1, past, 4] past_key)
     rows = Unsqueeze (queries, head)
     causal = LessOrEqual (keys, rows)
     {window}
-    back = Neg (length)
-    start = Unsqueeze (back, first_axis)
-    bias = Slice (biases, start, end, last)
+    {bias}
     {attention}
     hidden = Squeeze (mixed, head)
     out = Transpose <perm = [1, 0]> (table)
@@ -49,8 +48,17 @@ decoder ({ids}[batch, step] input_ids, float[batch, 1, past, 4] past_key)
     {ending}
 }}
 """
+CUT = """back = Neg (length)
+    start = Unsqueeze (back, first_axis)
+    bias = Slice (biases, start, end, last)"""
+LOOKED_UP = """final = Sub (length, one)
+    away = Sub (final, keys)
+    bias = Gather <axis = 3> (biases, away)"""
 WINDOW = """first = Sub (rows, four)
     near = Greater (keys, first)
+    mask = And (causal, near)"""
+DISTANT = """distance = Sub (rows, keys)
+    near = Less (distance, four)
     mask = And (causal, near)"""
 ROW = """minus = Neg (one)
     logits = Gather <axis = 1> (all, minus)"""
@@ -85,7 +93,7 @@ ONE = """place = Gather (places, begin)
     token = Add (word, place)"""
 PLAIN = {
     **{"ids": "int64", "logits": "batch, step, 11", "window": "mask = Identity (causal)", "ending": "logits = Identity (all)"},
-    **{"opset": "18", "attention": ATTENTION, "token": "token = Identity (word)"},
+    **{"opset": "18", "attention": ATTENTION, "token": "token = Identity (word)", "bias": CUT},
 }
 
 
@@ -95,7 +103,7 @@ def write(path: Path, **parts: str) -> None:
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(MODEL.format(**{**PLAIN, **parts}))
     weights = {"table": rng.standard_normal((WORDS, WIDTH)), "biases": 2 * rng.standard_normal((1, 1, 1, 300)), "lowest": -1e9}
-    weights["places"] = rng.standard_normal((300, WIDTH))
+    weights["places"] = rng.standard_normal((600, WIDTH))
     model.graph.initializer.extend(
         numpy_helper.from_array(np.array(array, np.float32), name) for name, array in weights.items()
     )
@@ -106,11 +114,12 @@ def write(path: Path, **parts: str) -> None:
     "parts",
     [
         {"token": LEARNED},
+        {"token": LEARNED, "bias": LOOKED_UP},
         {"opset": "23", "attention": ONE_OPERATOR},
         {"logits": "batch, 11", "ending": ROW},
         {"logits": "batch, 1, 11", "ending": LAST},
     ],
-    ids=["learned", "operator", "row", "last"],
+    ids=["learned", "looked up", "operator", "row", "last"],
 )
 def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     """Token by token, of two sequences at once: in chunks these biases would be by the distance to the last token of a chunk,
@@ -139,6 +148,19 @@ def test_chunks_look_positions_up_beside_a_window(tmp_path: Path) -> None:
     assert_computed(tmp_path, [3, 3, 1, 1])
 
 
+def test_a_window_of_a_chunk_that_is_too_large_to_be_judged_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of one token is judged; that of 512 would be by the distance to the end of a full cache."""
+    monkeypatch.setattr("dnnc.compile.decoding.steps.FOLDING", CanonicalizePass(fold_bytes=1 << 20))
+    write(tmp_path / "m.onnx", token=LEARNED, window=DISTANT, attention=UNBIASED)
+    options = CompileOptions(
+        str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=600, chunk=512, plan_only=True
+    )
+    sink = DiagnosticSink()
+    compile_model(options, sink=sink)
+    assert [one.code for one in sink.diagnostics] == ["W1046"]
+    assert "its mask reads %mask (And), which is too large" in sink.diagnostics[0].message
+
+
 def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
     """A program of each of these lengths in turn computes, of its last token, what the file does."""
     whole, position = opened(folder / "m.onnx"), 0
@@ -158,6 +180,24 @@ def test_positions_read_otherwise_than_as_their_numbers_are_refused(token: str, 
     write(tmp_path / "m.onnx", token=token, window=WINDOW, attention=UNBIASED)
     options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT)
     with pytest.raises(InvalidInput, match="from the length of its past"):
+        compile_model(options, sink=DiagnosticSink())
+
+
+@pytest.mark.parametrize(
+    ("most", "token", "reads"),
+    [
+        (299, LEARNED, r"reads %bias \(Slice\), which is too large to be judged"),
+        (300, SLICED, "the model computes %place from the length"),
+    ],
+    ids=["biases", "positions"],
+)
+def test_a_part_of_a_table_that_is_too_large_to_be_judged_is_refused(
+    most: int, token: str, reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dnnc.compile.decoding.loading.MOST", most)
+    write(tmp_path / "m.onnx", token=token)
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT)
+    with pytest.raises(InvalidInput, match=reads):
         compile_model(options, sink=DiagnosticSink())
 
 

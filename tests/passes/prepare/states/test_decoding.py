@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from dnnc import zoo
+from dnnc.compile.context import pass_context
 from dnnc.engines.onnxruntime.write.export import export_func, reading_tensors
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from ir.core.types import TensorType
 from ir.verifier import verify
-from passes.framework.base import PassContext
 from passes.graph.folding import expand
 from passes.prepare.canonicalize import CanonicalizePass
 from passes.prepare.states import StatesPass
@@ -44,7 +44,7 @@ def session(module: Module) -> onnxruntime.InferenceSession:
 @lru_cache
 def step(name: str, cache: str, length: int) -> tuple[Module, onnxruntime.InferenceSession]:
     spec = f"zoo:{name},cache={cache},context={CONTEXT},seq={length},batch={BATCH},{MODELS[name]}"
-    context = PassContext(sink=DiagnosticSink(), dialects=DIALECTS)
+    context = pass_context(DiagnosticSink())
     module = expand(zoo.build(spec))
     for one in (CanonicalizePass(), StatesPass(), CanonicalizePass()):
         module = one.run(module, context)
