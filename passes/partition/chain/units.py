@@ -197,7 +197,7 @@ class Constants:
 
     def __init__(self, given: ShardInput) -> None:
         self.func, self.kinds = given.func, given.problem.kinds
-        self.ops = constants_of(given.func, frozenset(given.kept.values()) - given.filled | given.states.keys())
+        self.ops = constants_of(given.func, given.one_home)
         self.maker = {value.name: op for op in sorted(self.ops) for value in given.func.ops[op].results}
         self.forms: dict[int, object] = {}
 

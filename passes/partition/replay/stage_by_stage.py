@@ -139,7 +139,7 @@ class StageByStage:
         InvalidInput."""
         func = self.module.entry
         given = self.form(self.stated[0].mesh).given
-        constants = constants_of(func, frozenset(given.kept.values()) - given.filled | given.states.keys())
+        constants = constants_of(func, given.one_home)
         constants |= positional(self.module)
         made = {value.name: op for op in self.homes for value in func.ops[op].results if len(self.homes[op]) > 1}
         problems = []
