@@ -30,7 +30,7 @@ DOORS = {
     "networkx": ("passes/*",),
     "numba": ("passes/*kernels.py",),
     "highspy": ("passes/*",),
-    "pymetis": ("passes/reference/baselines/metis.py",),
+    "pymetis": ("dnnc/search_tag/op_groups.py",),
     "onnx": (
         "dnnc/onnx/*",
         "dnnc/engines/*",
