@@ -27,6 +27,7 @@ OTHERS = [
         "1kB/s",
     ],
     ["solve", "{chain}", "--objective", "throughput", "--split", "any", "--time-limit", "1"],
+    ["solve", "{chain}", "--objective", "throughput", "--split", "any", "--method", "local-search"],
     ["solve", "{profile}", "--straight", "-k", "3", "--bandwidth", "1000000"],
     ["compile", "zoo:gpt2,layers=2,hidden=64,heads=4,vocab=100,seq=8", "-t", "preset:cpu-4", "--mesh", "auto", "--stages", "2"],
 ]

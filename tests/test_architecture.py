@@ -30,7 +30,7 @@ DOORS = {
     "networkx": ("passes/*",),
     "numba": ("passes/*kernels.py",),
     "highspy": ("passes/*",),
-    "pymetis": ("dnnc/search_tag/op_groups.py",),
+    "pymetis": ("passes/reference/baselines/metis.py",),
     "onnx": (
         "dnnc/onnx/*",
         "dnnc/engines/*",

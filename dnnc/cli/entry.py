@@ -38,11 +38,6 @@ from ir.system.surroundings import leave_nothing
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
 """``ClickException``, from the package that typer takes it from: a wrong option or argument."""
 
-GONE = dict.fromkeys(
-    ("--compare", "--method", "--expert"),
-    "solve has no baselines: 'dnnc verify-plan FILE SPLIT' computes what another split is worth",
-)
-"""Options that ``dnnc solve`` had, and what to use in their place."""
 PYDANTIC = ": Value error, "
 """How pydantic, which some versions of typer use, begins the message of a wrong choice."""
 
@@ -119,10 +114,8 @@ def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, CLICK_EXCEPTION):
         shown = io.StringIO()
         error.show(shown)
-        advice = GONE.get(getattr(error, "option_name", ""), "") if arguments[:1] == ["solve"] else ""
-        fault = WrongArguments(error.format_message().replace(PYDANTIC, ": "), advice)
-        text = shown.getvalue().rstrip("\n").replace(PYDANTIC, ": ")
-        return _tell([fault.at()], ExitCode.USAGE, arguments, f"{text}\n  hint: {advice}" if advice else text)
+        fault = WrongArguments(error.format_message().replace(PYDANTIC, ": "))
+        return _tell([fault.at()], ExitCode.USAGE, arguments, shown.getvalue().rstrip("\n").replace(PYDANTIC, ": "))
     bug = _bug(error).at()
     return _tell([bug], ExitCode.INTERNAL, arguments, _internal_error(bug, error, arguments))
 

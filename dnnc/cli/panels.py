@@ -104,10 +104,10 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         _OUTPUT,
     ),
     "solve": (
-        ("Most used", ("--objective", "--split", "--topology", "--out", "--time-limit")),
+        ("Most used", ("--objective", "--split", "--topology", "--out", "--compare", "--method", "--time-limit")),
         ("Machines", _MACHINES),
         ("The plan", ("--replicas", "--schedule", "--microbatches", "--straight", "--pieces", "--comm", "--forward")),
-        ("What is read", ("--format",)),
+        ("What is read", ("--format", "--expert")),
         _OUTPUT,
     ),
     "verify-plan": (

@@ -28,12 +28,12 @@ from ir.ops.operators import PRODUCT, has
 from passes.costs.learning import learning, learning_seconds, samples_of, saved_values
 from passes.costs.op_time import passes_seconds
 from passes.graph.graph import reads
+from passes.reference.baselines.case import NoPlan
+from passes.reference.baselines.metis import balanced
 from passes.stages.problem import Floats
 
 GROUPS = 40
 """Most op groups, as in TAG."""
-SCALE = 10_000_000
-"""The sum of weights in METIS's integers, which have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,43 +331,14 @@ def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> l
     if len(left) > most - first:
         index = {node: place for place, node in enumerate(left)}
         inner = [{index[other]: cost for other, cost in near[node].items() if other in index} for node in left]
-        parts = _balanced(inner, weights[left], most - first)
+        try:
+            parts = balanced(inner, weights[left], most - first)
+        except NoPlan as error:
+            raise UsageError(OpsNotGrouped(str(error)), where="--search tag") from None
     else:
         parts = list(range(len(left)))
     part.update((node, first + number) for node, number in zip(left, parts, strict=True))
     return [part[node] for node in range(len(near))]
-
-
-def _balanced(edges: Sequence[Mapping[int, float]], weights: Floats, parts: int) -> list[int]:
-    """The part of each node of a graph by METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998): at most ``parts``, balanced in
-    ``weights``, the sum of the edges cut small. ``edges``: the weights of each node's edges by neighbour, the same from both
-    ends. Raises UsageError where METIS is not installed."""
-    if parts < 2:
-        return [0] * len(edges)
-    try:
-        import pymetis
-    except ImportError:
-        raise UsageError(OpsNotGrouped("METIS is not installed: pip install pymetis"), where="--search tag") from None
-    starts = np.cumsum([0, *(len(row) for row in edges)]).tolist()
-    ends = [v for row in edges for v in sorted(row)]
-    costs = np.array([row[v] for row in edges for v in sorted(row)])
-    result = pymetis.part_graph(
-        parts,
-        adjacency=pymetis.CSRAdjacency(adj_starts=starts, adjacent=ends),
-        vweights=_integers(weights, 0),
-        eweights=_integers(costs, 1),
-        recursive=False,
-        options=pymetis.Options(seed=1),
-    )
-    return [int(part) for part in result.vertex_part]
-
-
-def _integers(weights: Floats, least: int) -> list[int]:
-    """Weights as integers of about ``SCALE`` in all, each at least ``least``; ones where all are zero."""
-    total = float(weights.sum())
-    if total <= 0:
-        return [1] * len(weights)
-    return [max(least, round(weight / total * SCALE)) for weight in weights.tolist()]
 
 
 def runs(weights: Sequence[float], count: int) -> list[int]:

@@ -42,6 +42,20 @@ class NoMethod(Fault, code="E1311"):
     methods: tuple[str, ...]
 
 
+class ExpertUnused(Fault, code="E1315"):
+    """--expert names a split, and nothing in the command reads it."""
+
+    message = "--expert is read only with --method expert or --compare"
+    hint = "add one of them, or leave --expert out"
+
+
+class CompareWithMethod(Fault, code="E1316"):
+    """--compare runs all methods, so a single one cannot be chosen beside it."""
+
+    message = "--compare runs every method, so --method has no effect"
+    hint = "leave one of them out"
+
+
 class BytesWithoutTopology(Fault, code="E1317"):
     """--bytes computes the time of a transfer from its bytes and the links of a topology. There is no topology."""
 
@@ -94,6 +108,13 @@ class GroupsWithCpus(Fault, code="E1323"):
 
     message = "--hierarchy has groups of accelerators only, and --cpus asks for CPUs"
     hint = "leave --cpus out"
+
+
+class GroupsWithBaselines(Fault, code="E1324"):
+    """Baselines plan for a single bandwidth, and groups have two."""
+
+    message = "baselines cannot plan for groups of accelerators"
+    hint = "leave out either --hierarchy or --method and --compare"
 
 
 class GroupBandwidthMissing(Fault, code="E1325"):

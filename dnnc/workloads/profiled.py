@@ -16,11 +16,14 @@ from dnnc.workloads.faults import (
     AcceleratorsUnknown,
     BackwardNodesInInference,
     BytesWithoutTopology,
+    CompareWithMethod,
     DevicesUnknown,
+    ExpertUnused,
     ForwardOfTraining,
     GroupBandwidthMissing,
     GroupBandwidthsSwapped,
     GroupsDisagree,
+    GroupsWithBaselines,
     GroupsWithCpus,
     IdTwice,
     InnerBandwidthWithoutGroups,
@@ -30,7 +33,7 @@ from dnnc.workloads.faults import (
     NotAWorkload,
     ObjectiveNotOnTopology,
 )
-from dnnc.workloads.methods import METHODS, SolveOptions
+from dnnc.workloads.methods import EXACT, EXPERT, METHODS, SolveOptions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import Direction, Time
@@ -118,6 +121,10 @@ def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
     if (objective, options.split) not in METHODS:
         methods = tuple(f"--objective {kind} --split {split}" for kind, split in METHODS)
         raise UsageError(NoMethod(objective, options.split, methods))
+    if options.compare and options.method != EXACT:
+        raise UsageError(CompareWithMethod())
+    if options.expert and not options.compare and options.method != EXPERT:
+        raise UsageError(ExpertUnused())
     if not objective_of(objective).trains and backward_nodes and not options.forward:
         raise UsageError(BackwardNodesInInference(options.file, objective))
 
@@ -142,6 +149,8 @@ def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
         raise UsageError(GroupsDisagree(count, options.accelerators))
     if options.cpus:
         raise UsageError(GroupsWithCpus())
+    if options.compare or options.method != EXACT:
+        raise UsageError(GroupsWithBaselines())
     between = options.bandwidth or profile.machines.bandwidth
     if between is None or options.inner_bandwidth is None:
         raise UsageError(GroupBandwidthMissing("--bandwidth" if between is None else "--inner-bandwidth"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ def solve_headline(result: SolveResult) -> str:
     chosen = [_option_text(name, value) for name, value in result.options.items() if value and name != "inner_bandwidth"]
     told = ", ".join(
         [
+            *([] if result.method == "exact" else [result.method]),
             result.split,
             *([result.comm] if objective_of(result.kind).streams else []),
             *chosen,
@@ -87,6 +89,36 @@ def _boundaries_text(boundaries: Boundaries) -> str:
         return text
     known = told(boundaries.contiguous_pairs, boundaries.contiguous_transfers)
     return f"{text}; contiguous: {number_text(boundaries.contiguous)} with {known}"
+
+
+def compare_table(result: SolveResult) -> Table:
+    """One row per method, the exact one first: the value of its plan, and whether the plan fits."""
+    rows = []
+    for row in result.compare:
+        found = math.isfinite(row.objective)
+        fits = "-" if row.fits is None else "yes" if row.fits else "no"
+        why = f": its plan breaks a limit: {row.why}" if row.why and found else f": {row.why}" if row.why else ""
+        rows.append(
+            (
+                row.method,
+                number_text(row.objective) if found else "-",
+                f"{row.ratio:.4f}" if found and math.isfinite(row.ratio) else "-",
+                seconds_text(row.seconds),
+                row.split or "-",
+                fits,
+                row.status + why,
+            )
+        )
+    return Table(columns(f"<method objective_({result.unit}) ratio time <split <fits <status"), tuple(rows))
+
+
+def compare_note(result: SolveResult) -> str:
+    """A sentence if baselines beat the exact method, since these are not restricted to contiguous splits; else empty."""
+    usable = [row for row in result.compare if row.status in ("optimal", "within-gap")]
+    better = [row.method for row in usable if row.split != result.split and row.ratio < 1 - 1e-9]
+    if not better:
+        return ""
+    return f"{' and '.join(better)}: better, with splits that are not contiguous; --split any lets the exact method use these\n"
 
 
 def _option_text(name: str, value: object) -> str:

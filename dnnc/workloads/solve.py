@@ -13,7 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from dnnc.workloads.methods import METHODS, Boundaries, Progress, Solved, SolveOptions
+from dnnc.workloads.methods import (
+    EXACT,
+    METHODS,
+    Boundaries,
+    MethodResult,
+    Progress,
+    Solved,
+    SolveOptions,
+    baseline,
+    compare_all,
+)
 from dnnc.workloads.profiled import read_problem
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module
@@ -52,13 +62,29 @@ class DeviceLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """Result of one method: ``objective`` in the unit of the file (inf without a plan), ``ratio`` to that of the exact method;
+    ``fits``: whether the memory suffices, None without a plan; ``why``: the limits that the plan breaks, or why there is none.
+    A plan that breaks a limit is no plan to ``status``; its objective stands for comparison."""
+
+    method: str
+    objective: float
+    ratio: float
+    split: str
+    fits: bool | None
+    status: Outcome
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``boundaries``: transfers of a plan with --split any. ``objective`` and ``bound`` in ``unit``; ``gap`` is objective /
-    bound - 1; ``options``: parameters of the objective; ``forward``: whether backward nodes were dropped. ``machines``: their
-    number, memory and bandwidth; or the ``topology`` (None: that of the workload), whether only the ``bytes`` of transfers
-    count, and whose ``seconds`` the devices use. ``devices`` in the order of the pipeline, unused ones last; none without a
-    plan. ``seconds`` by phase (``load``: to load the compiled search). ``reason``: how the bound was proven; ``interrupted``:
-    whether Ctrl-C ended the search."""
+    """``method``: exact, or a baseline; ``compare``: results of all methods, with --compare; ``boundaries``: transfers of a
+    plan with --split any. ``objective`` and ``bound`` in ``unit``; ``gap`` = objective / bound - 1; ``options``: parameters of
+    the objective; ``forward``: whether backward nodes were dropped. ``machines``: their number, memory and bandwidth; or the
+    ``topology`` (None: that of the workload), whether only the ``bytes`` of transfers count, and whose ``seconds`` the devices
+    use. ``devices`` in the order of the pipeline, unused ones last; none without a plan. ``seconds`` by phase (``load``: to
+    load the compiled search). ``reason``: how the bound was proven; ``interrupted``: whether Ctrl-C ended the search."""
 
     workload: str
     format: str
@@ -78,6 +104,8 @@ class SolveResult:
     seconds: dict[str, float] = field(default_factory=dict)
     devices: tuple[DeviceLoad, ...] = ()
     why: Infeasible | None = None
+    method: str = EXACT
+    compare: tuple[Compared, ...] = ()
     boundaries: Boundaries | None = None
     interrupted: bool = False
     forward: bool = False
@@ -103,6 +131,7 @@ class SolveResult:
         return {
             "format": self.format,
             **self.statement(),
+            "method": self.method,
             "objective": self.objective,
             "bound": self.bound,
             "gap": self.gap,
@@ -129,6 +158,7 @@ class SolveResult:
                 }
                 for device in self.devices
             ],
+            **({"compare": [asdict(row) for row in self.compare]} if self.compare else {}),
             **({"boundaries": asdict(self.boundaries)} if self.boundaries is not None else {}),
         }
 
@@ -156,29 +186,42 @@ def solve_file(
         split=options.split,
         comm=options.comm,
         nodes=len(module.entry.ops),
+        method=options.method,
         forward=options.forward,
         machines=read.machines,
     )
     progress("load the search", None)
     import_module("passes.stages.lattice.walk_kernels")  # numba takes half a second to load it; that is not search time
     loaded = time.perf_counter()
+    asked = options.time_limit
+    rows = compare_all(module, objective, options, progress) if options.compare else ()
+    if rows and options.time_limit is not None:
+        left = options.time_limit - (time.perf_counter() - loaded)
+        options = replace(options, time_limit=max(options.time_limit / 2, left))
     try:
         with within(options.time_limit) as limit:
-            solved = method(module, options, progress)
+            solved = (
+                method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
+            )
         if limit.cut and solved.status != "optimal":
-            warn_of_cut(sink, options.time_limit)
+            warn_of_cut(sink, asked)
     except Infeasible as error:
         status: Outcome = "infeasible" if error.proven else "undecided"
+        exact = MethodResult(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)
         return replace(
             result,
+            compare=_compared(exact, rows),
             bound=math.inf if error.proven else 0.0,
             status=status,
             reason=error.diagnostics[0].message,
             seconds={"read": ended - started, "total": time.perf_counter() - started},
             why=error,
         )
+    exact = MethodResult(EXACT, solved.value, options.split, True, solved.status, solved.seconds.get("search", 0.0))
     return replace(
         result,
+        compare=_compared(exact, rows),
+        split=solved.split or options.split,
         options=solved.options,
         objective=in_unit(solved.value),
         bound=in_unit(solved.bound),
@@ -200,6 +243,25 @@ def _in_unit(boundaries: Boundaries | None) -> Boundaries | None:
     if boundaries is None or boundaries.contiguous is None:
         return boundaries
     return replace(boundaries, contiguous=in_unit(boundaries.contiguous))
+
+
+def _compared(exact: MethodResult, rows: tuple[MethodResult, ...]) -> tuple[Compared, ...]:
+    """Results of the exact method and of the others; none if there are no others."""
+    from dnnc.data.workloads import in_unit
+
+    return tuple(
+        Compared(
+            row.method,
+            in_unit(row.value),
+            row.value / exact.value if 0 < exact.value < math.inf else 1.0 if row.value == exact.value else math.inf,
+            row.split,
+            row.fits,
+            row.status,
+            row.seconds,
+            row.why,
+        )
+        for row in ((exact, *rows) if rows else ())
+    )
 
 
 def _devices(module: Module, solved: Solved, types: Mapping[str, str]) -> tuple[DeviceLoad, ...]:

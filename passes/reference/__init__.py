@@ -11,4 +11,5 @@ The rooms import the passes, and no pass imports them: what compiles a model by 
 - ``latency``: one sample alone; accelerators run contiguous pieces one after another, CPUs run single nodes (the same paper).
 - ``training``: explicit forward and backward nodes; a colour is on one device (the same paper).
 - ``pipedream``: stages replicated over machines (Narayanan et al., "PipeDream", SOSP 2019).
+- ``baselines``: what a person or a simpler tool would do, judged by the same definitions.
 """

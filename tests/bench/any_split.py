@@ -47,7 +47,7 @@ def read_any(path: Path) -> Problem:
 def main(arguments: list[str]) -> None:
     limit = float(arguments[0]) if arguments else 120.0
     names = arguments[1:] or list(TABLE)
-    local_search(random_problem(3), search=Search(restarts=1, proposals=1, seconds=10))
+    local_search(random_problem(3), search=Search(restarts=1, proposals=1))
     print(header())
     print(
         f"{'workload':26} {'table':>11} {'value':>11} {'bound':>11} {'gap':>8} {'1 % at':>7} {'wall s':>7} {'cpu s':>7}  phases"

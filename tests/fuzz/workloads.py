@@ -73,10 +73,12 @@ def command(rng: Random, name: str, profile: bool) -> list[str]:
         else []
     )
     objective = rng.choice(([], [], [], ["--objective", rng.choice(("throughput", "training", "latency", "pipedream"))]))
-    match rng.randrange(5):
+    match rng.randrange(6):
         case 0 | 1:
             return ["verify-plan", name, "s.json", *machines, *objective, *rng.choice(([], ["--json"]))]
         case 2:
+            return ["solve", name, "--method", "expert", "--expert", "s.json", *machines, *objective]
+        case 3:
             return [rng.choice(("import", "inspect")), name]
     more = rng.choice(
         (
@@ -84,8 +86,11 @@ def command(rng: Random, name: str, profile: bool) -> list[str]:
             [],
             ["--split", "any", "--time-limit", "5"],
             ["--replicas", "2"],
+            ["--compare"],
             ["--json"],
             ["--forward"],
+            ["--method", "greedy"],
+            ["--method", "metis"],
         )
     )
     return ["solve", name, *machines, *objective, *more, "-o", "out.json"]
@@ -136,7 +141,7 @@ def deep(rng: Random, folder: Path, base: Path) -> list[str]:
 def long_chain(rng: Random, folder: Path, base: Path) -> list[str]:
     """What is recursive over nodes overflows."""
     (folder / "w.json").write_text(text_of(chain([1.0] * 2500)), encoding="utf-8")
-    return rng.choice((["inspect", "w.json"], ["solve", "w.json", "--time-limit", "5"]))
+    return rng.choice((["inspect", "w.json"], ["solve", "w.json", "--method", "greedy"]))
 
 
 SURFACE = Surface(

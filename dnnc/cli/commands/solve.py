@@ -53,6 +53,9 @@ def solve(
     hierarchy: arguments.Hierarchy = None,
     inner_bandwidth: arguments.InnerBandwidth = None,
     pieces: arguments.Pieces = 1,
+    method: arguments.MethodOption = arguments.Method.EXACT,
+    compare: arguments.Compare = False,
+    expert: arguments.Expert = None,
     time_limit: arguments.TimeLimit = None,
     out: arguments.Out = None,
     json: opt.JsonOption = False,
@@ -84,6 +87,9 @@ def solve(
         pieces=pieces,
         topology=topology or "",
         by_bytes=by_bytes,
+        method=method.value,
+        compare=compare,
+        expert=str(expert or ""),
     )
     _solve(options, out, json=json, timing=timing, quiet=quiet)
 
@@ -93,7 +99,7 @@ def _solve(options: SolveOptions, out: Path | None, *, json: bool, timing: bool,
     ended the search."""
     from dnnc.cli.tracing import timing_text
     from dnnc.report.tables import print_table
-    from dnnc.workloads.report import solve_headline, solve_table
+    from dnnc.workloads.report import compare_note, compare_table, solve_headline, solve_table
     from dnnc.workloads.solve import solve_file
 
     sink = DiagnosticSink()
@@ -106,6 +112,9 @@ def _solve(options: SolveOptions, out: Path | None, *, json: bool, timing: bool,
         talk(timing_text(result.seconds))
     if json:
         put_json("solve", result.to_json())
+    if result.compare and not json and not quiet:
+        print_table(compare_table(result))
+        put(compare_note(result))
     if result.why is not None:
         raise result.why
     if out is not None:

@@ -18,6 +18,19 @@ class Format(StrEnum):
     PIPEDREAM = "pipedream"
 
 
+class Method(StrEnum):
+    """How to split: exactly, or as others would."""
+
+    EXACT = "exact"
+    ONE_DEVICE = "one-device"
+    GREEDY = "greedy"
+    TOPOLOGICAL = "topological"
+    PIPEDREAM_STYLE = "pipedream-style"
+    LOCAL_SEARCH = "local-search"
+    METIS = "metis"
+    EXPERT = "expert"
+
+
 class TrainingSchedule(StrEnum):
     """The order of forward and backward passes: what training minimises, what a machine holds under PipeDream's objective."""
 
@@ -129,6 +142,19 @@ InnerBandwidth = Annotated[
 Pieces = Annotated[
     int,
     typer.Option(min=1, max=64, metavar="Q", help="latency: give an accelerator up to Q pieces, which run one after another."),
+]
+MethodOption = Annotated[
+    Method,
+    typer.Option(help="exact: prove how good the split is; the others are baselines, and expert is the split of --expert."),
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Run the baselines too, and list all results.")]
+Expert = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A split made by hand, for --method expert or --compare: in the format of -o or --json, or a profile with "
+        "stage_id.",
+    ),
 ]
 TimeLimit = Annotated[
     float | None,

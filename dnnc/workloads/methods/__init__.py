@@ -2,17 +2,18 @@
 
 A method takes the module of a workload (``dnnc.work`` ops and a topology) and returns stages with a bound, in seconds and
 bytes; ``dnnc.workloads.solve`` converts them to the unit of the file. To add a method, write its file and list it. A method
-raises Infeasible if no plan fits.
+raises Infeasible if no plan fits. The methods of ``METHODS`` are exact; ``baselines`` has those that they are compared with.
 
 - ``partition``, ``groups``, ``any_split``: methods that run passes of dnnc: on equal links, on groups of accelerators, and for
   splits that need not be contiguous;
-- ``canonical``: nodes numbered independently of the file's order.
+- ``canonical``: nodes numbered independently of the file's order; ``expert_file``: the split of an expert, from its file.
 """
 
 from __future__ import annotations
 
 from dnnc.workloads.methods.any_split import any_throughput, any_training
 from dnnc.workloads.methods.base import Boundaries, Method, Progress, Solved, SolvedStage, SolveOptions
+from dnnc.workloads.methods.baselines import EXACT, EXPERT, NAMES, MethodResult, baseline, compare_all
 from dnnc.workloads.methods.latency import latency
 from dnnc.workloads.methods.pipedream import pipedream
 from dnnc.workloads.methods.throughput import throughput
@@ -27,14 +28,20 @@ METHODS: dict[tuple[str, str], Method] = {
     (PIPEDREAM.name, CONTIGUOUS): pipedream,
     (LATENCY.name, CONTIGUOUS): latency,
 }
-"""By objective and split."""
+"""The exact method by objective and split."""
 
 __all__ = [
+    "EXACT",
+    "EXPERT",
     "METHODS",
+    "NAMES",
     "Boundaries",
     "Method",
+    "MethodResult",
     "Progress",
     "SolveOptions",
     "Solved",
     "SolvedStage",
+    "baseline",
+    "compare_all",
 ]

@@ -1,7 +1,7 @@
 """Splits that need not be contiguous: any assignment of nodes to devices, for throughput and for training.
 
 Data may then flow back and forth between devices. ``Boundaries`` counts these transfers, and those of the best contiguous plan.
-Nodes are numbered canonically.
+Nodes are numbered canonically, as for the baselines.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class SolveOptions:
     ``microbatches`` between two flushes. ``hierarchy``: number of groups and accelerators in each, with ``inner_bandwidth``
     inside a group and ``bandwidth`` between groups. ``pieces``: most pieces of an accelerator, for latency.
     ``topology``: machines in place of those of the file; ``by_bytes``: transfers take the time of their bytes on its links,
-    not the stated seconds."""
+    not the stated seconds. ``method``: exact, or a baseline; ``expert``: file of a split by hand; ``compare``: run all
+    methods."""
 
     file: str
     format: str = ""
@@ -49,6 +50,9 @@ class SolveOptions:
     pieces: int = 1
     topology: str = ""
     by_bytes: bool = False
+    method: str = "exact"
+    expert: str = ""
+    compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,8 @@ class Boundaries:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """Result of a method. ``stages`` in the order of the pipeline; ``reason``: how the bound was proven; ``seconds`` by phase,
-    with ``search`` for the whole search. ``options``: parameters of the objective. ``interrupted``: whether Ctrl-C ended the
-    search."""
+    with ``search`` for the whole search. ``options``: parameters of the objective; ``split``: set if it is another than the
+    options ask for. ``interrupted``: whether Ctrl-C ended the search."""
 
     value: float
     bound: float
@@ -106,6 +110,7 @@ class Solved:
     transitions: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    split: str = ""
     boundaries: Boundaries | None = None
     interrupted: bool = False
 
@@ -165,7 +170,7 @@ _OF = {
     "--microbatches": "--objective pipedream, and to training with --replicas",
     "--pieces": "--objective latency",
     "--hierarchy": "--objective throughput and pipedream with --split contiguous",
-    "--replicas": "--objective throughput and training, with --split contiguous",
+    "--replicas": "the exact method of --objective throughput and training, with --split contiguous",
 }
 
 

@@ -4,7 +4,7 @@ No contiguity is asked (``assignment`` says what such a plan is). Each restart h
 and anneals what the loads have above it (``anneal_kernels``); a plan within the trial lowers it, and the restart goes on.
 Restarts begin from random plans and from the best so far, in turn. The work is counted in proposals, so the result does not
 depend on the machine unless the time runs out; time, and whether to go on, are looked at between slices of a fraction of a
-second. There is no bound: the mixed-integer programme starts from its plans and proves.
+second. There is no bound: this is a baseline, and what the mixed-integer programme starts from.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ def kind_of(problem: Problem) -> tuple[int, ...]:
 class Search:
     """How long: ``restarts`` of ``proposals`` each, ``seconds`` in all."""
 
-    restarts: int
-    proposals: int
-    seconds: float
+    restarts: int = 12
+    proposals: int = 400_000
+    seconds: float = 10.0
 
 
 def plain_search(problem: Problem, seconds: float) -> Search:
-    """Ten restarts, each of proposals by the size of the problem: of a small one ten times as many as there are assignments."""
+    """What the local search does when it is all there is: the published baseline has ten restarts as well. A restart of a
+    small problem makes ten times as many proposals as there are assignments."""
     proposals = min(1_000_000, 2_000 * problem.size * problem.devices, 10 * problem.devices ** min(problem.size, 20))
     return Search(restarts=10, proposals=proposals, seconds=seconds)
 
@@ -64,7 +65,7 @@ class Sides:
 
 def local_search(
     problem: Problem,
-    search: Search,
+    search: Search | None = None,
     *,
     enough: float = 0.0,
     sides: Sides | None = None,
@@ -72,6 +73,7 @@ def local_search(
 ) -> Assignment | None:
     """The best assignment found, None when none satisfied every constraint. Stops early at a value of ``enough``, or when
     ``keep_on``, told the best so far after each slice, says so."""
+    search = search or Search()
     runs = _Runs(problem, sides)
     if runs.impossible:
         return None

@@ -12,8 +12,8 @@ more borders to cross, and a schedule that overlaps several samples on devices t
    upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last
    tells whether anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from
    above: at a 1 % gap minutes become seconds.
-4. Where a short trial cannot tell: all the annealing (BERT of 6 layers: 28.33, without it 28.56 and a gap of 6 %), then
-   trials with all the time that is left.
+4. Where a short trial cannot tell: all the annealing that the baseline is, so that nothing worse than its plan
+   comes out, then trials with all the time that is left.
 
 With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
 of the other; reductions that join nodes are left out then.
@@ -148,7 +148,7 @@ class _Search(IdealSearch):
             raise KeyboardInterrupt
 
     def _anneal(self, seconds: float) -> None:
-        """Annealing of the problem as it stands; its plans count as soon as they are found."""
+        """The baseline's annealing, on the problem as it stands; its plans count as soon as they are found."""
         told: list[Assignment] = []
 
         def keep_on(assignment: Assignment | None) -> bool:

@@ -27,8 +27,8 @@ SOLVE = [
     "--accelerators 65537",
     "--time-limit -1",
     "--time-limit soon",
-    "--straight --forward --json",
-    "-o out.json",
+    "--straight --forward --json --compare",
+    "--expert hand.json -o out.json",
     "--format ",
 ]
 COMPILE = ["--dim batch=4 --dim length=8", "--plan-only -o build", "--objective late", "--cut a,b --cut c", "--weights no"]

@@ -117,6 +117,14 @@ def test_a_file_that_does_not_say_is_told_what_may_be_missing(
     assert word in err.split("hint:")[1]
 
 
+def test_the_written_split_is_an_expert_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload, written = tmp_path / "workload", tmp_path / "split.json"
+    workload.write_text(INFERENCE)
+    assert run(capsys, "solve", workload, "-o", written) == (0, "")
+    assert run(capsys, "solve", workload, "--method", "expert", "--expert", written, "-o", tmp_path / "again.json") == (0, "")
+    assert json.loads((tmp_path / "again.json").read_text()) == json.loads(written.read_text())
+
+
 @pytest.mark.parametrize(
     ("change", "options", "code", "words"),
     [

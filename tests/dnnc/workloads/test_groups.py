@@ -136,6 +136,10 @@ def test_pipedream_in_groups_verifies(tmp_path: Path, straight: bool) -> None:
         ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "accelerators": 3}, r"E1322.*has 4 accelerators"),
         ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "cpus": 1}, r"E1323.*groups of accelerators only"),
         ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "split": "any"}, r"E4901.*--hierarchy: "),
+        (
+            {"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "method": "greedy"},
+            r"E1324.*baselines cannot plan for groups",
+        ),
     ],
 )
 def test_what_groups_need(tmp_path: Path, options: dict[str, Any], words: str) -> None:

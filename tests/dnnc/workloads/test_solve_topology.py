@@ -260,7 +260,9 @@ def test_training_is_brute_force(tmp_path_factory: pytest.TempPathFactory, seed:
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(("latency", "replicas", "gpipe", "synchronised")))
+@given(
+    st.integers(0, 2**32), st.sampled_from(("latency", "replicas", "gpipe", "synchronised", "greedy", "local-search", "metis"))
+)
 def test_other_splits_are_what_they_claim(tmp_path_factory: pytest.TempPathFactory, seed: int, sort: str) -> None:
     rng, units, edges, devices = a_case(seed, 4)
     options: dict[str, dict[str, Any]] = {
@@ -272,7 +274,7 @@ def test_other_splits_are_what_they_claim(tmp_path_factory: pytest.TempPathFacto
     if sort in ("gpipe", "synchronised"):
         units, edges = trained(units, edges, rng)
     folder = tmp_path_factory.mktemp("others")
-    result = solved(folder, workload_text(units, edges), topology_text(devices), **options[sort])
+    result = solved(folder, workload_text(units, edges), topology_text(devices), **options.get(sort, {"method": sort}))
     if result.why is None:
         assert result.bound <= result.objective * (1 + 1e-9)
         assert faults(folder, result.to_json()) == []
@@ -401,6 +403,16 @@ def test_text_may_hold_its_own_machines(workload: Path, tmp_path: Path, capsys: 
     (tmp_path / "told.json").write_text(json.dumps(of_text))
     assert dnnc(capsys, "verify-plan", tmp_path / "w.ir", tmp_path / "told.json")[0] == 0
     assert dnnc(capsys, "simulate", tmp_path / "told.json")[0] == 0
+
+
+def test_a_split_made_by_hand_and_every_baseline(
+    workload: Path, machines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "told.json"
+    told.write_text(json.dumps(answer(capsys, "solve", workload, "-t", machines)))
+    rows = answer(capsys, "solve", workload, "-t", machines, "--compare", "--expert", told)["compare"]
+    assert {row["method"]: row["objective"] for row in rows}["expert"] == 4.5
+    assert all(row["objective"] is None or row["ratio"] >= 1 or row["split"] == "any" for row in rows)
 
 
 @pytest.mark.parametrize(
