@@ -1,7 +1,6 @@
 """PipeDream's objective on the public profiles at 10 GB/s: milliseconds per minibatch, gap, and seconds to the proof.
 
 Run: ``python -m tests.bench.pipedream``. Reading and compilation are excluded; the median of ``RUNS`` solves is shown.
-What the plans are worth, simulated as synchronous steps, ``tests.bench.schedules`` tells.
 """
 
 from __future__ import annotations

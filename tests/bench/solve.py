@@ -1,13 +1,10 @@
 """Seconds to a proven optimum on the public device-placement workloads, beside the reference's.
 
-Run: ``python -m tests.bench.solve [FILE..] [--searches N] [--svg FILE]``. Per workload: the objective, the value of the
+Run: ``python -m tests.bench.solve [FILE..] [--searches N]``. Per workload: the objective, the value of the
 reference's table, whether they agree to the digits printed, medians of N runs, the reference's seconds, the ratio, and how far
 the searches raised the process's memory above what it held before. ``build``: from IR to the reduced problem; ``search``:
 from there to the proof. The ratio is that of their sum; reading the file and compiling the kernels are excluded. The
 reference's are user seconds of an -O3 build on one quiet core (``shared/spec/partition.md``); 0.00 means below its clock.
-
-Below the table: full pair costs a second, by the programme over a whole lattice with no trial value to refuse a pair, its tests
-of inclusion and of pins counted in. ``--svg`` also solves graphs whose lattices grow, on 2 to 16 devices, and draws all times.
 """
 
 from __future__ import annotations
@@ -15,27 +12,13 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from ir.core.diagnostics import DiagnosticSink
-from passes.partition.lattice.objective import Budget
-from passes.partition.lattice.search.throughput import solve
-from passes.stages.bounds import prices
-from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, lattice
-from passes.stages.lattice.tables import Tables
-from passes.stages.problem import Kind
-from passes.stages.reduce import quotient, reduce
 from tests.bench.machine import header
-from tests.bench.plot import PUBLIC, Point, plots
 from tests.conftest import shared_folder
-from tests.passes.partition.instances import blocks
-from tests.passes.partition.lattice.search.test_workloads import read
 
 TABLE = {
     "op-bert_l-3_inference": (27.918568, 0.47),
@@ -53,9 +36,6 @@ SLOW = 0.4
 """Seconds of the reference above which the ratios count."""
 MEAN, LEAST, MEMORY = 200, 30, 120
 """Targets: geometric mean and least of the ratios that count, MiB."""
-LENGTHS = (4, 8, 16, 32, 64, 96)
-DEVICES = (2, 4, 8, 16)
-"""Of the graphs that grow: nodes in a branch, and devices."""
 
 
 @dataclass(frozen=True)
@@ -93,51 +73,10 @@ def forget_peak() -> float:
     return held("VmRSS")
 
 
-def pair_rate(path: Path) -> tuple[int, float]:
-    """Ideals of the whole lattice, and full pair costs a second over it: an accelerator takes what a free device, which can do
-    anything in no time, leaves, so that no pair is worse than what is known and all are priced."""
-    problem = read(path)
-    problem = quotient(problem, reduce(problem))
-    kinds = (Kind("free", ("free",)), replace(problem.kinds[0], devices=("accelerator",)))
-    seconds, transfer = (np.vstack([np.zeros_like(rows[:1]), rows[:1]]) for rows in (problem.seconds, problem.transfer))
-    problem = replace(problem, kinds=kinds, seconds=seconds, transfer=transfer)
-    tables = Tables(problem, np.full(2, 0.5))
-    family = lattice(tables, BIG)
-    assert family is not None
-    rates = []
-    for _ in range(5):
-        start = time.perf_counter()
-        found = solve_family(tables, family, BIG)
-        rates.append(found.priced / (time.perf_counter() - start))
-    return family.size, statistics.median(rates)
-
-
-def growing(searches: int) -> list[Point]:
-    """Times of graphs whose lattices grow, by number of devices."""
-    points = []
-    solve(blocks(2, 2))  # compiles
-    for devices in DEVICES:
-        for length in LENGTHS:
-            problem = blocks(length, devices)
-            seconds = []
-            for _ in range(searches):
-                start = time.perf_counter()
-                solution = solve(quotient(problem, reduce(problem)), Budget(seconds=60.0))
-                seconds.append(time.perf_counter() - start)
-            tables = Tables(problem, prices(problem))
-            whole = lattice(tables, BIG)
-            assert whole is not None
-            label = f"{devices} devices" if solution.status == "optimal" else f"{devices} devices, not proven"
-            points.append(Point(label, whole.visited, devices, statistics.median(seconds)))
-            print(f"  {length:3} nodes in a branch, {devices:2} devices: {whole.visited:6} ideals, {points[-1].seconds:8.4f} s")
-    return points
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="default: the workloads of the table")
     parser.add_argument("--searches", type=int, default=20)
-    parser.add_argument("--svg", type=Path, help="draw time against ideals and devices")
     arguments = parser.parse_args()
     files = arguments.files
     if not files:
@@ -172,14 +111,6 @@ def main() -> None:
             f"(target {MEAN}), least {min(ratios.values()):.1f} (target {LEAST})"
         )
     print(f"memory: at most {max(row.grown for row in rows.values()):.1f} MiB more than before the search (target {MEMORY})")
-    proven = [path for path in files if "inference" in path.stem]
-    for path in proven[:2]:
-        ideals, rate = pair_rate(path)
-        print(f"full pair costs: {rate / 1e6:.1f} million a second, over the {ideals} ideals of {path.stem}")
-    if arguments.svg:
-        points = [Point(PUBLIC, row.result.ideals, len(row.result.devices), row.build + row.search) for row in rows.values()]
-        arguments.svg.write_text(plots([*growing(3), *points]))
-        print(f"wrote {arguments.svg}")
 
 
 if __name__ == "__main__":
