@@ -1,51 +1,26 @@
-"""Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]
-[--microbatches M] [--predictions]``.
-
-A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and for
-two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
-Samples a second are the median over the steps but the first three of each run; losses of equal steps are compared. Target: at
-least 1.6 times. The two stages are trained without a flush too (``--schedule 2bw``), with weights that lack an update.
-
-The step of two ranks is predicted too: the same stages run by turns on one rank, and the seconds of their passes there go
-through the simulator. Target: within 20 %.
-
-``--predictions`` compares the plan's own step with what is measured instead, on one rank and on two: as the model of costs
-predicts it, and as a profile does that ``dnnc profile --objective training`` writes before each run. The seconds in which
-devices compute are compared with the processor's too. Target with a profile: within 20 %.
-"""
+"""ResNet-20 as a PyTorch module, and ``dnnc train`` run and its passes measured: parts of ``tests.bench.train_whole``."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-import dnnc
 from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Schedule
 from ir.ops.rows import unrolled
 from passes.timeline.simulate import makespan
 from passes.timeline.workload import workload
-from tests.bench.machine import header
 
 STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
-WARM = 3
-TARGET = 1.6
-NEAR = 0.2
-MICROBATCHES, SAMPLES = 16, 16
-OLD = "2bw"
-LOSS = "cross-entropy:linear"
 
 
 class Block(nn.Module):
@@ -82,49 +57,6 @@ def trained(build: Path, steps: int, data: str = "synthetic") -> tuple[list[floa
     told = command("train", str(build), "--steps", str(steps), "--data", data)
     found = [match.groups() for match in STEP.finditer(told)]
     return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
-
-
-def foreseen(build: Path, microbatches: int) -> tuple[float, float]:
-    """Seconds of a step as the plan of a build says, and those in which its devices compute, added up."""
-    plan = json.loads((build / "plan.json").read_text(encoding="utf-8"))
-    return float(plan["value"]), microbatches * sum(stage["seconds"]["compute"] for stage in plan["stages"])
-
-
-def took(build: Path, steps: int, samples: int) -> tuple[float, float]:
-    """Seconds of a step on the clock, the median behind the first ones, and the processor's seconds of one, in which a busy
-    neighbour hardly counts: what ``steps`` more than one take more, over their number."""
-    used, paces = [], [0.0]
-    for count in (1, 1 + steps):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _, paces = trained(build, count)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return samples / statistics.median(paces[WARM:]), (used[1] - used[0]) / steps
-
-
-def predictions(folder: Path, options: argparse.Namespace) -> None:
-    """Prints what plans predict of a step over what it takes, without and with a profile: medians of the rounds."""
-    model, loss, training = str(folder / "cnn.onnx"), ["--loss", LOSS], ["--objective", "training"]
-    for ranks in (1, 2):
-        restricted = ["--stages", str(ranks), "--replicas", "1", "--mesh", "none", "--microbatches", str(options.microbatches)]
-        found: dict[str, list[tuple[float, float]]] = {"the model of costs": [], "a profile": []}
-        for number in range(options.rounds):
-            profile = folder / f"{ranks}-{number}.json"
-            common = [model, "-t", f"preset:cpu-{ranks}", *training, *loss]
-            command("profile", *common, "-o", str(profile))
-            for name, more in zip(found, ([], ["--profile", str(profile)]), strict=True):
-                build = folder / f"{ranks}-{number}-{len(more)}"
-                command("compile", *common, *restricted, *more, "-o", str(build))
-                pairs = zip(
-                    foreseen(build, options.microbatches),
-                    took(build, options.steps, options.microbatches * SAMPLES),
-                    strict=True,
-                )
-                clock, processor = (predicted / measured for predicted, measured in pairs)
-                found[name].append((clock, processor))
-        for name, ratios in found.items():
-            clock, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
-            print(f"{ranks} ranks, {name}: predicted over measured {clock:.2f}, over processor's {processor:.2f}", flush=True)
 
 
 def on_one(folder: Path, build: Path, asked: list[str]) -> Path:
@@ -165,61 +97,3 @@ def predicted(build: Path, seconds: dict[tuple[str, int], float]) -> float:
         sync=tuple(seconds.get(("U", stage), 0.0) for stage in stages),
     )
     return makespan(load, unrolled(schedule, load.flow, schedule.microbatches))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--microbatches", type=int, default=MICROBATCHES)
-    parser.add_argument("--predictions", action="store_true", help="of plans, without and with a profile")
-    options = parser.parse_args()
-    print(header())
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        dnnc.from_torch(model(), (torch.randn(SAMPLES, 3, 32, 32),), folder / "cnn.onnx")
-        if options.predictions:
-            predictions(folder, options)
-            return
-        builds: dict[int | str, Path] = {}
-        for key, count in ((1, 1), (2, 2), (OLD, 2)):
-            builds[key] = folder / f"on{key}"
-            restricted = [
-                "--stages",
-                str(count),
-                "--replicas",
-                "1",
-                "--mesh",
-                "none",
-                "--microbatches",
-                str(options.microbatches),
-            ]
-            asked = ["--loss", LOSS]
-            training = ["--objective", "training", *asked, *restricted, *(["--schedule", OLD] if key == OLD else [])]
-            told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[key]), *training)
-            print(next(line for line in told.splitlines() if line.startswith("training:")))
-        losses: dict[int | str, list[float]] = {}
-        paces: dict[int | str, list[float]] = {key: [] for key in builds}
-        alone = on_one(folder, builds[2], asked)
-        steps = []
-        for number in range(options.rounds):
-            steps.append(predicted(builds[2], measured(alone, WARM + 1, folder / f"out{number}")))
-            for key, build in builds.items():
-                losses[key], pace = trained(build, options.steps)
-                paces[key] += pace[WARM:]
-    apart = max(abs(one - two) / max(1.0, abs(one)) for one, two in zip(losses[1], losses[2], strict=True))
-    one, two, old = (statistics.median(paces[key]) for key in builds)
-    print(f"one rank   {one:8.1f} samples/s")
-    print(f"two ranks  {two:8.1f} samples/s  {two / one:.2f}x (target: at least {TARGET}x)")
-    print(f"no flush   {old:8.1f} samples/s  {old / one:.2f}x; its last loss is {losses[OLD][-1]:.4g}")
-    took, foreseen = options.microbatches * SAMPLES / two, statistics.median(steps)
-    print(
-        f"a step     {took * 1e3:8.1f} ms, predicted from the stages' seconds on one rank {foreseen * 1e3:.1f} ms  "
-        f"{took / foreseen:.2f}x (target: within {NEAR:.0%})"
-    )
-    print(f"losses of {options.steps} steps, from {losses[1][0]:.4g} to {losses[1][-1]:.4g}, differ by at most {apart:.1e}")
-
-
-if __name__ == "__main__":
-    main()

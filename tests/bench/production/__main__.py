@@ -12,23 +12,51 @@ import sys
 import time
 import venv
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from tests.bench.machine import header
 from tests.bench.production import exports
 from tests.bench.production.models import MODELS, Exported, Packaged
-from tests.bench.running import pace, session
 
 ROWS = ("model", "inspect", "compile", "run", "check", "seconds", "promised", "1 core", "2 threads", "predicted", "measured")
 STEP_SECONDS = 600.0
 ROUND_SECONDS = 1.5
 """How long one turn of a measurement lasts, about: short models run more samples in it."""
+
+
+def session(model: Path, cores: set[int]) -> onnxruntime.InferenceSession:
+    """A session whose threads, one per core, were born on ``cores``."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = len(cores)
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors: warnings of a model would stand between the figures
+        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def pace(one: onnxruntime.InferenceSession, cores: set[int], samples: Sequence[Mapping[str, Any]]) -> float:
+    """Samples a second of a session, the calling thread on ``cores``."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        start = time.perf_counter()
+        for sample in samples:
+            one.run(None, sample)
+        return len(samples) / (time.perf_counter() - start)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,11 +142,6 @@ def encoder(dtype: type = np.float32, layers: int = 3, width: int = 32, tokens: 
     return g.model({"ids": (TensorProto.INT64, [2, tokens])}, {y: (number, [2, tokens, 8])})
 
 
-def quantised_encoder() -> onnx.ModelProto:
-    feeds = {"ids": np.random.default_rng(5).integers(0, 64, (2, 16))}
-    return quantised(encoder(), feeds, ("MatMul", "Add"))
-
-
 def half_with_a_float_head(blocks: int = 6, channels: int = 16) -> onnx.ModelProto:
     """As ConvNeXt in 16 bits: depthwise convolution, layer normalisation, two products; the result is cast to 32 bits."""
     g, half = Graph(3), np.float16
