@@ -2,7 +2,7 @@
 dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starter.starting``.
 
 Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
-last microbatch, and after how many events to report these, 0 for none. In a run on several hosts two more lines may come: an
+last microbatch, and after how many events to report these, 0 for none. Two more lines may come: in a run on several hosts an
 object with the addresses of the processes on other hosts, and ``"noted"``, which answers a report of a failed microbatch. When
 standard input ends (the run is over, or the starter was killed), the process exits at once. Answers and errors go to the
 control pipe as lines of JSON.
@@ -91,12 +91,11 @@ class Worker:
         self.send({"error": _said(error), "stage": self.stage, "microbatch": self.microbatch, **refused})
 
     def fail(self, error: Exception) -> None:
-        """Tells the starter that a program raised an error for a microbatch; the process goes on, on several hosts once the
-        starter has noted it: what it hands over then may arrive before the message."""
+        """Tells the starter that a program raised an error for a microbatch; the process goes on once the starter has noted it:
+        what it hands over may arrive before the message."""
         self.noted.clear()
         self.send({"failed": _said(error), "stage": self.stage, "microbatch": self.microbatch})
-        if "network" in self.config:
-            self.noted.wait()
+        self.noted.wait()
 
     def tell(self, events: list[Any]) -> None:
         """Tells the starter of events before the run is over."""

@@ -168,8 +168,7 @@ def test_text_that_comes_is_that_of_all_tokens(capsys: pytest.CaptureFixture[str
 def iter_answer(ids: list[int]) -> Answer:
     """An answer of these tokens that has ended."""
     answer = Answer(Request((0,)), lambda _: None)
-    for token in ids:
-        answer.put(token)
+    answer.drawn += ids
     answer.end("stop")
     return answer
 

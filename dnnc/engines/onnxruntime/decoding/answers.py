@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -103,7 +104,10 @@ def _number(name: str, value: Any) -> float:
 
 class Answer(Iterator[int], AsyncIterator[int]):
     """The tokens of an answer as they come: an iterator, and one of asyncio. ``reason``: why it ended, empty until then;
-    ``logits``: float32 ``[vocabulary]`` for each token that was drawn, where the decoder was asked for them."""
+    ``logits``: float32 ``[vocabulary]`` for each token that was drawn, where the decoder was asked for them.
+
+    The decoder draws tokens one by one (``drawn``) and hands them over in bundles (``hand_over``): each bundle wakes the thread
+    that asked."""
 
     def __init__(self, request: Request, leave: Callable[[Answer], None]) -> None:
         """``leave`` is called, from any thread, when nobody wants more tokens."""
@@ -111,7 +115,9 @@ class Answer(Iterator[int], AsyncIterator[int]):
         self.reason = ""
         self.logits: list[Array] = []
         self._leave = leave
-        self._queue: SimpleQueue[int | BaseException | None] = SimpleQueue()
+        self.drawn: list[int] = []
+        self._queue: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
+        self._bundle: deque[int] = deque()
         self._wake: Callable[[], object] | None = None
         self._ended = False
 
@@ -119,12 +125,11 @@ class Answer(Iterator[int], AsyncIterator[int]):
         return self
 
     def __next__(self) -> int:
-        if self._ended:
-            raise StopIteration
-        token = self._taken(self._queue.get())
-        if token is None:
-            raise StopIteration
-        return token
+        while not self._bundle:
+            if self._ended:
+                raise StopIteration
+            self._take(self._queue.get())
+        return self._bundle.popleft()
 
     def __aiter__(self) -> Answer:
         return self
@@ -133,15 +138,16 @@ class Answer(Iterator[int], AsyncIterator[int]):
         loop, came = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(came.set)
         try:
-            while not self._ended and self._queue.empty():
-                await came.wait()
-                came.clear()
+            while not self._bundle:
+                if self._ended:
+                    raise StopAsyncIteration
+                while self._queue.empty():
+                    await came.wait()
+                    came.clear()
+                self._take(self._queue.get())
         finally:
             self._wake = None
-        token = None if self._ended else self._taken(self._queue.get())
-        if token is None:
-            raise StopAsyncIteration
-        return token
+        return self._bundle.popleft()
 
     def close(self) -> None:
         """Asks for no more tokens: the answer's place is free for another after the step under way."""
@@ -154,27 +160,32 @@ class Answer(Iterator[int], AsyncIterator[int]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _taken(self, item: int | BaseException | None) -> int | None:
-        if isinstance(item, int):
-            return item
+    def _take(self, item: list[int] | BaseException | None) -> None:
+        if isinstance(item, list):
+            self._bundle += item
+            return
         self._ended = True
         if item is not None:
             raise item
-        return None
 
     # From the thread of the decoder
 
-    def put(self, token: int) -> None:
-        self._tell(token)
+    def hand_over(self) -> None:
+        """Hands over what was drawn since the last time."""
+        if self.drawn:
+            self._tell(self.drawn)
+            self.drawn = []
 
     def end(self, reason: str) -> None:
+        self.hand_over()
         self.reason = reason
         self._tell(None)
 
     def fail(self, error: BaseException) -> None:
+        self.hand_over()
         self._tell(error)
 
-    def _tell(self, item: int | BaseException | None) -> None:
+    def _tell(self, item: list[int] | BaseException | None) -> None:
         self._queue.put(item)
         wake = self._wake
         if wake is not None:

@@ -19,12 +19,14 @@ Invariants:
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,9 +62,10 @@ from dnnc.onnx.elements import BY_NAME, Array
 if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
-_INT64, _UINT8 = BY_NAME["int64"].number, BY_NAME["uint8"].number
 _MOST_LOSSES, _AGAIN_SECONDS = 3, 60.0
 """On this host, a decoder goes on after so many losses within these seconds, and draws its next token within them."""
+_BUNDLE_SECONDS = 0.02
+"""Drawn tokens wait for others this long before they are handed over: to wake the threads that asked takes tens of us."""
 
 
 @dataclass(slots=True)
@@ -79,15 +82,16 @@ class Place:
 
 @dataclass(slots=True)
 class Group:
-    """``table``, ``ids``: what its last step was fed (``wire``). ``advance``: by how much the table of its next step is larger,
-    where each place goes on by the token that it draws; else None. ``busy``: whether a step of it is under way; ``drawing``:
-    places whose next token it draws, with the answers it is of; ``feeds``: links to the processes that serve it; ``drawn_by``:
-    the link (its ``id``) by which its tokens come back."""
+    """``table``, ``ids``: what its last step was fed (``wire``). ``taken``: how many places have an answer. ``advance``: by how
+    much the table of its next step is larger, where each place goes on by the token that it draws; else None. ``busy``: whether
+    a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of; ``feeds``: links to the
+    processes that serve it; ``drawn_by``: the link (its ``id``) by which its tokens come back."""
 
     number: int
     places: list[Place]
     table: Array
     ids: Array
+    taken: int = 0
     advance: Array | None = None
     busy: bool = False
     drawing: list[tuple[Place, Answer]] = field(default_factory=list)
@@ -99,10 +103,6 @@ class Group:
         table = np.array([(STEP, number, *IDLE[2:]), *[IDLE] * batch], np.int64)
         return cls(number, [Place(sequence) for sequence in range(batch)], table, np.zeros(batch, np.int64))
 
-    @property
-    def taken(self) -> int:
-        return sum(place.answer is not None for place in self.places)
-
     def seat(self, answer: Answer, context: int) -> None:
         """Gives an answer a free place, of which there is one."""
         place, asked = next(place for place in self.places if place.answer is None), answer.request
@@ -110,11 +110,12 @@ class Group:
         place.most = context if asked.max_tokens is None else min(context, len(asked.ids) + asked.max_tokens)
         how = asked.seed, 0, asked.top_k, float_bits(asked.temperature), float_bits(asked.top_p)
         self.table[1 + place.number, SEED:] = how
-        self.advance = None
+        self.taken, self.advance = self.taken + 1, None
 
     def leave(self, place: Place) -> None:
         """Frees a place."""
         place.answer = self.advance = None
+        self.taken -= 1
         self.table[1 + place.number] = IDLE
 
     def forget(self) -> None:
@@ -173,7 +174,8 @@ class Decoder(Served[Answer]):
         self._groups = [Group.empty(group, self.decoding.batch) for group in range(self.decoding.groups)]
         self._waiting: deque[Answer] = deque()
         self._left: SimpleQueue[Answer] = SimpleQueue()
-        self._outbox: list[tuple[Callable[[Any], None], Any]] = []
+        self._finished: list[tuple[Answer, str]] = []
+        self._drawn, self._handed_over = False, 0.0
         self._under_way: dict[int, deque[Group]] = {}
 
     def ask(self, request: Request) -> Answer:
@@ -216,7 +218,7 @@ class Decoder(Served[Answer]):
         finally:
             self._deliver()
         self._pipeline.busy = any(group.busy for group in self._groups)
-        for sink in self._pipeline.wait():
+        for sink in self._pipeline.wait(_BUNDLE_SECONDS if self._drawn else math.inf):
             self._collect(sink)
 
     def _resume(self) -> None:
@@ -233,11 +235,12 @@ class Decoder(Served[Answer]):
     def _seat(self) -> None:
         """Ends answers that nobody wants, and gives free places to requests, in the order in which they came: in the group with
         the most of them, so that groups are equally full."""
-        self._waiting += drained(self._inbox)
-        for answer in drained(self._left):
+        if not self._inbox.empty():
+            self._waiting += drained(self._inbox)
+        for answer in drained(self._left) if not self._left.empty() else ():
             if answer in self._waiting:
                 self._waiting.remove(answer)
-                self._outbox.append((answer.end, CLOSED))
+                self._finished.append((answer, CLOSED))
             for group in self._groups:
                 for place in group.places:
                     if place.answer is answer:
@@ -259,20 +262,26 @@ class Decoder(Served[Answer]):
             self._pipeline.begin()
         group.busy = True
         self._under_way[group.drawn_by].append(group)
-        table = group.table.copy()  # a place may be free for another before a link has a free slot
-        values = {CONTROL: Raw(_INT64, table.shape, table), self.decoding.ids: Raw(_INT64, group.ids.shape, group.ids)}
+        values = {CONTROL: group.table, self.decoding.ids: group.ids}
         for stage, states in self._given.items():
-            data = given_bytes(states, given)
-            values[f"{GIVEN}.{stage}"] = Raw(_UINT8, data.shape, data)
+            values[f"{GIVEN}.{stage}"] = given_bytes(states, given)
         for feed in group.feeds:
-            feed.queue.append(values)
-            self._pipeline.feed(feed.end, feed)
+            if not self._pipeline.feed_at_once(feed.end, values):
+                feed.queue.append({name: _kept(array) for name, array in values.items()})
+                self._pipeline.feed(feed.end, feed)
 
     def _deliver(self) -> None:
-        """Tells callers what was drawn for them: after the next steps are fed, since that may let other threads run."""
-        for tell, what in self._outbox:
-            tell(what)
-        self._outbox.clear()
+        """Hands tokens over to those who asked, in bundles, and tells of ends at once: after the next steps are fed, since that
+        may let other threads run."""
+        for answer, reason in self._finished:
+            answer.end(reason)
+        self._finished.clear()
+        if self._drawn and (now := time.monotonic()) >= self._handed_over + _BUNDLE_SECONDS:
+            self._drawn, self._handed_over = False, now
+            for group in self._groups:
+                for place in group.places:
+                    if place.answer is not None:
+                        place.answer.hand_over()
 
     def _collect(self, sink: StarterEnd) -> None:
         """Takes the tokens of the steps that are done."""
@@ -303,12 +312,18 @@ class Decoder(Served[Answer]):
                 self._end(group, place, STOP)
                 continue
             place.kept.append(token)
-            self._outbox.append((answer.put, token))
+            answer.drawn.append(token)
+            self._drawn = True
             if len(place.kept) >= place.most:
                 drawn, asked = len(place.kept) - len(answer.request.ids), answer.request.max_tokens
                 self._end(group, place, LENGTH if drawn == asked else CONTEXT)
 
     def _end(self, group: Group, place: Place, reason: str) -> None:
         assert place.answer is not None
-        self._outbox.append((place.answer.end, reason))
+        self._finished.append((place.answer, reason))
         group.leave(place)
+
+
+def _kept(array: Array) -> Raw:
+    """A copy of what is fed, to be sent once there is a free slot: its array is that of the next step, too."""
+    return Raw(BY_NAME[array.dtype.name].number, array.shape, array.copy())

@@ -56,6 +56,7 @@ from dnnc.engines.onnxruntime.starter.starting import Processes, RunOptions, Sta
 from dnnc.engines.onnxruntime.transport.codec import from_user
 from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE
+from dnnc.onnx.elements import Array
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
@@ -292,6 +293,12 @@ class Pipeline:
             self._feeding[id(feed)] = _feed_all(feed.side, microbatches)
         self.feed_on(feed)
 
+    def feed_at_once(self, feed: StarterEnd, values: Mapping[str, Array]) -> bool:
+        """Feeds a microbatch of arrays, if none waits for a free slot of the link and it needs not wait for one itself
+        (``Sender.send_at_once``). Returns whether it did. Raises EOFError."""
+        sent: bool = id(feed) not in self._feeding and feed.side.send_at_once(values)
+        return sent
+
     def begin(self) -> None:
         """Says that microbatches come after a pause: from now on something has to move within the time limit."""
         self.busy, self._begun = True, time.monotonic_ns()
@@ -313,14 +320,15 @@ class Pipeline:
             else:
                 self._forget(feed.side.descriptors.read)
 
-    def wait(self) -> list[StarterEnd]:
-        """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure.
+    def wait(self, most: float = math.inf) -> list[StarterEnd]:
+        """Waits for tokens, answers or errors, at most so many seconds, and handles them; returns the sinks with new tokens.
+        Raises RuntimeFailure.
 
-        A process tells of a failed microbatch before it hands over its outputs, so control pipes are read once more behind the
-        tokens: of outputs that have arrived it is known whether they are those of a failed microbatch (``failures``)."""
-        timeout = self.options.timeout
+        A process that tells of a failed microbatch hands over its outputs once that is noted: of outputs that came it is known
+        whether they are those of a failed microbatch (``failures``)."""
+        timeout, answered = self.options.timeout, False
         ready: list[StarterEnd] = []
-        for key, _ in self._selector.select(_period(timeout)):
+        for key, _ in self._selector.select(min(_period(timeout), most)):
             what, subject = key.data
             if what == "free":
                 self._read_tokens(subject)
@@ -329,14 +337,12 @@ class Pipeline:
                 ready.append(subject)
             elif what == "control":
                 self._read_answers(subject)
+                answered = True
             elif what == "stderr":
                 self._read_stderr(subject)
             else:
                 os.read(subject, 1 << 10)  # somebody wants this thread (``wake_by``)
-        if ready:
-            for process in self._all.every:
-                self._read_answers(process)
-        if any(process.closed or process.wrong is not None for process in self._all.every):
+        if answered and any(process.closed or process.wrong is not None for process in self._all.every):
             self.raise_failure()
         if timeout is not None and (now := time.monotonic()) >= self._checked:
             self._checked = now + _period(timeout)
@@ -384,9 +390,8 @@ class Pipeline:
             elif "failed" in message:
                 failed = said.error(message, process.members, "failed")
                 self.failures.append(Failed(failed["microbatch"], failed["stage"], process, failed["failed"]))
-                if process.host:
-                    with contextlib.suppress(EOFError):
-                        self._write(process, b'"noted"\n')
+                with contextlib.suppress(EOFError):
+                    self._write(process, b'"noted"\n')
             else:
                 cpu, share = (said.real(message.get(name), name, 0.0) for name in ("cpu", "share"))
                 events = events_told(said, process, message.get("events"))

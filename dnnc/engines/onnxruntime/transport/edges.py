@@ -240,7 +240,8 @@ class Sender(Side):
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         super().__init__(edge, descriptors)
         self.free = deque(range(edge.ring))
-        self._in_parts = any(value.parts > 1 for value in edge.values)
+        self._parts = {value.name: value.parts for value in edge.values}
+        self._in_parts = any(parts > 1 for parts in self._parts.values())
         self._released = select.poll()
         self._released.register(descriptors.read, select.POLLIN)
 
@@ -305,21 +306,35 @@ class Sender(Side):
         of all the same number. Yields as ``send_streaming``."""
         while not self.has_free_slot:
             yield
-        slot, parts = self.take(), 0
-        views = self.views(slot)
-        for spec in self.edge.values:
-            if (view := views.get(spec.name)) is None:
-                continue
-            data, size = values[spec.name].data, view.data.size
-            if data.size < size and data.size * spec.parts % size == 0:
-                parts = data.size * spec.parts // size
-                np.copyto(view.data.reshape(-1)[: data.size], data.reshape(-1))
-            else:
-                np.copyto(view.data, data.reshape(view.data.shape))
+        slot = self.take()
+        parts = self._fill(slot, {name: values[name].data for name in self.views(slot)})
         if self.streams:
             yield from self.send_streaming(slot, 0, self.count, values)
         else:
             self.send(slot, 0, self.count, parts)
+
+    def send_at_once(self, values: Mapping[str, Array]) -> bool:
+        """Sends a microbatch of arrays as ``send_microbatch`` does, if a slot is free and no value streams; returns whether it
+        did. Raises EOFError when the consumer's process has ended."""
+        if not self.free:
+            self.refill()
+        if self.streams or not self.free:
+            return False
+        slot = self.take()
+        self.send(slot, 0, self.count, self._fill(slot, values))
+        return True
+
+    def _fill(self, slot: int, values: Mapping[str, Array]) -> int:
+        """Copies arrays to their places in a slot. Returns how many of their parts there are, 0 for all."""
+        parts = 0
+        for name, view in self.views(slot).items():
+            place, data = view.data, values[name]
+            if data.size == place.size:
+                place[...] = data if data.shape == place.shape else data.reshape(place.shape)
+            else:
+                parts = data.size * self._parts[name] // place.size
+                place.reshape(-1)[: data.size] = data.reshape(-1)
+        return parts
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize(
-    "sizes", [Sizes(), Sizes(chunk=1), Sizes(batch=3, groups=1, chunk=16), Sizes(batch=1, groups=3, chunk=5)]
+    "sizes", [Sizes(), Sizes(chunk=1), Sizes(batch=3, groups=1, chunk=16), Sizes(batch=1, groups=8, chunk=5)]
 )
 def test_answers_that_begin_and_end_at_different_times(tmp_path: Path, sizes: Sizes) -> None:
     """More requests than places, prompts of one and several chunks, answers of unlike lengths."""
