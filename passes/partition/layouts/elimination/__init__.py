@@ -2,5 +2,5 @@
 
 ``folded`` is the search. ``charges`` and ``model`` make the tables of a problem; ``structure`` says which copies of a repeated
 part meet their neighbours alike. ``elimination`` adds tables up and minimises over variables one by one; ``stretches`` makes
-the table of many equal copies half by half. ``marginals`` goes the way back: what a plan costs at least that takes a choice.
+the table of many equal copies half by half.
 """

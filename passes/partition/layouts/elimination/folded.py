@@ -10,17 +10,16 @@ only the choices are written copy by copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from passes.partition.layouts.elimination.elimination import BUDGET, Eliminated, Factor, Scope, eliminate, join
-from passes.partition.layouts.elimination.marginals import Marginals
 from passes.partition.layouts.elimination.model import Charges, Model, Owned
-from passes.partition.layouts.elimination.stretches import Stretch, crossings, outsides, stretched
+from passes.partition.layouts.elimination.stretches import Stretch, crossings, stretched
 from passes.partition.layouts.elimination.structure import Run, structure_of
-from passes.partition.layouts.problem.problem import Floats, ShardProblem
+from passes.partition.layouts.problem.problem import ShardProblem
 
 COPY_ENTRIES = 1 << 22
 """Entries of the table of one copy, at most."""
@@ -183,27 +182,6 @@ class FoldedSearch:
                 found.inner.trace(inner)
                 choices_at[ends] = [inner[model.choice(node)] for node in nodes]
             choices[cell] = choices_at[ends]
-
-    def least(self, price: float) -> list[Floats]:
-        """For each kind of nodes and each choice, what any plan costs at least in which a node of the kind takes it."""
-        tables = self.eliminated(price)
-        sizes = tables.model.sizes
-        least = [np.full(len(kind.seconds), np.inf) for kind in self.problem.node_kinds]
-
-        def lower(nodes: Iterable[int], marginals: Marginals) -> None:
-            for node in nodes:
-                kind = self.problem.kinds[node]
-                np.minimum(least[kind], marginals.of[tables.model.choice(node)], out=least[kind])
-
-        outer = Marginals(sizes)
-        outer.through(tables.outer, (), np.zeros(()), [run.factor for run in tables.runs])
-        lower(self.plain_nodes, outer)
-        for found in tables.runs:
-            _, of_copy = outsides(found.stretch, outer.outside[id(found.factor)].reshape(found.stretch.table.shape))[1]
-            inner = Marginals(sizes)
-            inner.through(found.inner, found.scope, of_copy.reshape([sizes[v] for v in found.scope]))
-            lower(self.problem.cells[found.run.chain][found.run.first], inner)
-        return least
 
 
 def reshaped(entry: Sequence[int], shape: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from passes.partition.layouts.elimination.elimination import Eliminated, Factor, Scope, eliminate, join
-from passes.partition.layouts.elimination.marginals import Marginals
 from passes.partition.layouts.problem.problem import Floats
 
 SHARED, BEFORE, MIDDLE, BEHIND = -1, -2, -3, -4
@@ -77,21 +74,3 @@ def crossings(whole: Stretch, shared: int, before: int, behind: int) -> list[tup
         return within[key]
 
     return through(whole, before, behind)
-
-
-def outsides(whole: Stretch, outside: Floats) -> dict[int, tuple[Stretch, Floats]]:
-    """From the outside of a stretch (``marginals``) that of all stretches that it is made of, by their number of copies, from
-    the longest on: the least of all places where they stand in it."""
-    outside_of: dict[int, tuple[Stretch, Floats]] = {}
-    waiting = {whole.count: (whole, outside)}
-    while waiting:
-        count = max(waiting)
-        stretch, around = outside_of[count] = waiting.pop(count)
-        if stretch.parts is None:
-            continue
-        marginals = Marginals(sizes_of(stretch.table))
-        marginals.through(stretch.parts.inner, ENDS, around, stretch.parts.factors)
-        for half, factor in zip(stretch.parts.halves, stretch.parts.factors, strict=True):
-            rest = marginals.outside[id(factor)]
-            waiting[half.count] = half, np.minimum(rest, waiting[half.count][1]) if half.count in waiting else rest
-    return outside_of

@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from passes.partition.layouts.problem.graph import Form, Integers
 from passes.partition.layouts.problem.problem import Floats, ShardProblem
@@ -56,25 +55,10 @@ class Reduced:
         pairs = zip(self.problem.kinds, choices, strict=True)
         return tuple(known[kind].get(choice, cheapest[kind]) for kind, choice in pairs)
 
-    def then(self, further: Reduced) -> Reduced:
-        """With a reduction of the reduced problem."""
-        kept = tuple(kept[more] for kept, more in zip(self.kept, further.kept, strict=True))
-        return Reduced(further.problem, kept)
-
 
 def whole(problem: ShardProblem) -> Reduced:
     """Nothing is gone."""
     return Reduced(problem, tuple(np.arange(len(kind.seconds)) for kind in problem.node_kinds))
-
-
-def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced:
-    """The problem without the choices ``gone[node kind]``; a kind whose choices would all go stays as it is."""
-    alive = tuple(
-        np.arange(len(kind.seconds)) if all_gone.all() else np.flatnonzero(~all_gone)
-        for kind, all_gone in zip(problem.node_kinds, gone, strict=True)
-    )
-    kinds = tuple(kind.some(left) for kind, left in zip(problem.node_kinds, alive, strict=True))
-    return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
 def reduced(problem: ShardProblem, until: float = math.inf) -> Reduced:

@@ -1,9 +1,8 @@
 """The search: exact on the folded graph where tables stay small, with a bound always.
 
-Searches are tried with ever larger tables (``Policy.rungs``). Each gives a plan, a bound, and for every choice what plans that
-take it cost at least (``marginals``): choices that no better plan takes go, then those that another is never worse than
-(``reduce``), so that the next search is of a smaller problem. Where value and bound stay further apart than the ``gap`` that is
-asked for, the integer programme is asked.
+Searches are tried with ever larger tables (``Policy.rungs``). Each gives a plan and a bound. Behind the first, choices that
+another is never worse than go (``reduce``), so that the others are of a smaller problem. Where value and bound stay further
+apart than the ``gap`` that is asked for, the integer programme is asked.
 
 A memory limit is priced (a Lagrangian: seconds per byte): each price gives a bound, the plan found at it is a candidate
 where it fits, and the price at which plans begin to fit is sought.
@@ -20,7 +19,7 @@ from passes.partition.layouts.elimination.folded import FoldedSearch, Priced, le
 from passes.partition.layouts.problem.problem import ShardProblem
 from passes.partition.layouts.solver.descent import descend
 from passes.partition.layouts.solver.mixed import mixed
-from passes.partition.layouts.solver.reduce import Reduced, reduced, whole, without
+from passes.partition.layouts.solver.reduce import Reduced, reduced, whole
 from passes.solvers.anytime import Anytime, Limits, Progress, Result, relative_gap
 from passes.solvers.work import now
 
@@ -32,8 +31,6 @@ class Policy:
     rungs: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
     """Entries of tables in searches before that with the whole budget. Without those from 2**20 on, gaps of experts and of
     training under a limit of memory grow from 3 % to 30 % and more."""
-    shrunk: float = 0.9
-    """A problem that kept more of its choices is as large as before."""
     prices: int = 60
     """Prices of memory that are tried; a dozen is common."""
     rounding: float = 1e-12
@@ -110,51 +107,34 @@ class LayoutSearch(Anytime[tuple[int, ...]]):
         return replace(plan, price=self.price, interrupted=self.interrupted)
 
     def _phases(self) -> None:
-        self._narrow()
-        if self.done():
-            return
-        tables, price = self._along(self.budget)
-        if not self.done():
-            self.rest = self._without_dearer(tables, price)
-            self._certify()
+        """Tables that grow until value and bound are near enough or no table is in parts; then the integer programme."""
+        for number, budget in enumerate((*(rung for rung in POLICY.rungs if rung < self.budget), self.budget)):
+            exact = self._along(budget)
+            if self.done():
+                return
+            if number == 0:
+                self.progress("choices", None)
+                self.rest = reduced(self.rest.problem, until=self.until)
+            if exact:
+                break
+        self._certify()
 
     def done(self) -> bool:
         """Whether the plan is all that is asked for, or time is over."""
         near = relative_gap(self.value, self.bound) <= self.limits.gap
         return near or self.bound >= self.limits.beaten or self.left() < 0
 
-    def _narrow(self) -> None:
-        """Searches with growing tables, each of what the one before left of the problem, until the plan is optimal, or within
-        the gap and nothing more goes, none is better than that of another problem, time is over, or the whole budget is too
-        little."""
-        rungs, number = [*(rung for rung in POLICY.rungs if rung < self.budget), self.budget], 0
-        while True:
-            tables, price = self._along(rungs[number])
-            if self.tight() or self.bound >= self.limits.beaten or self.left() < 0:
-                return
-            before = self.rest.problem.choices
-            self.rest = self._without_dearer(tables, price)
-            self.progress("choices", None)
-            stays = self.rest.problem.choices > POLICY.shrunk * before
-            if self.done() or tables.exact:
-                if stays:
-                    return
-            elif number + 1 < len(rungs):
-                number += 1
-            elif stays:
-                return
-
-    def _along(self, budget: int) -> tuple[FoldedSearch, float]:
-        """Searches what is left with tables of so many entries; the tables, and the price of memory that bounds it best."""
+    def _along(self, budget: int) -> bool:
+        """Searches what is left with tables of so many entries; whether no table was in parts."""
         tables = FoldedSearch(self.rest.problem, budget, self.until)
-        found, price = searched(self.rest.problem, tables, self.memory, self.until, self.progress)
+        found = searched(self.rest.problem, tables, self.memory, self.until, self.progress)
         self._take(found.choices, found.value, self.rest)
         if found.bound > self.bound:
             self.price = found.price
         self._prove(found.bound, found.reason)
         if found.interrupted:
             raise KeyboardInterrupt
-        return tables, price
+        return tables.exact
 
     def _take(self, choices: tuple[int, ...], value: float, rest: Reduced) -> None:
         """Keeps the plan of what is left of the problem, where it is better than the best."""
@@ -163,9 +143,6 @@ class LayoutSearch(Anytime[tuple[int, ...]]):
 
     def _prove(self, bound: float, reason: str) -> None:
         self.bound, self.reason = min(max(self.bound, bound), self.value), reason
-
-    def _without_dearer(self, tables: FoldedSearch, price: float) -> Reduced:
-        return without_dearer(self.rest, tables, price, self.value, self.memory, self.until)
 
     def _certify(self) -> None:
         """What the integer programme finds in what is left of the problem, and proves."""
@@ -180,20 +157,8 @@ class LayoutSearch(Anytime[tuple[int, ...]]):
         self.slack = PROVEN
 
 
-def without_dearer(
-    left: Reduced, search: FoldedSearch, price: float, value: float, memory: float | None, ends: float = math.inf
-) -> Reduced:
-    """Without choices that no plan of less than ``value`` takes, as a search at this price tells, and those never needed, if
-    there is time."""
-    most = value * (1 + TIGHT) + (price * memory if memory is not None else 0.0)
-    rest = left.then(without(left.problem, [least > most for least in search.least(price)]))
-    return rest.then(reduced(rest.problem, until=ends))
-
-
-def searched(
-    problem: ShardProblem, search: FoldedSearch, memory: float | None, ends: float, progress: Progress
-) -> tuple[ShardPlan, float]:
-    """The plan of one way to search, and the price of memory that bounds it best. Raises NoPlanError."""
+def searched(problem: ShardProblem, search: FoldedSearch, memory: float | None, ends: float, progress: Progress) -> ShardPlan:
+    """The plan of one way to search, with the price of memory that bounds it best. Raises NoPlanError."""
     loose = search.cheapest(0.0)
     bound, price, reason, interrupted = loose.bound, 0.0, "width", False
     best, value = loose.choices, problem.cost(loose.choices)
@@ -210,7 +175,7 @@ def searched(
         except KeyboardInterrupt:
             interrupted = True
     plan = replace(unproven(best, value, problem.memory(best)), interrupted=interrupted, price=price)
-    return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason), price
+    return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason)
 
 
 class _Prices:

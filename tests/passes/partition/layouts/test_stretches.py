@@ -1,4 +1,4 @@
-"""Stretches of equal copies against one product after another, and their ways back against all ways there are."""
+"""Stretches of equal copies against one product after another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from passes.partition.layouts.elimination.stretches import crossings, outsides, stretched
+from passes.partition.layouts.elimination.stretches import crossings, stretched
 from passes.partition.layouts.problem.problem import Floats
 
 
@@ -40,17 +40,3 @@ def test_a_stretch_is_the_cheapest_way(seed: int, count: int) -> None:
             assert [end for _, end in ends[:-1]] == [start for start, _ in ends[1:]]
             assert (ends[0][0], ends[-1][1]) == (before, behind)
             assert sum(table[shared, start, end] for start, end in ends) == whole.table[shared, before, behind]
-
-
-@pytest.mark.parametrize("count", range(1, 7))
-@pytest.mark.parametrize("seed", range(4))
-def test_what_is_around_a_copy_is_the_cheapest_way_with_it(seed: int, count: int) -> None:
-    """Of all copies the least, given what stands around all of them."""
-    table, outside = table_of(seed), table_of(seed + 100)
-    every = ways(table, count) + np.expand_dims(outside, tuple(range(2, count + 1)))
-    least = np.full(table.shape, np.inf)
-    for copy in range(count):
-        others = tuple(axis for axis in range(1, count + 2) if axis not in (copy + 1, copy + 2))
-        np.minimum(least, every.min(axis=others), out=least)
-    around = outsides(stretched(table, count), outside)[1][1]
-    assert (table + around == least).all()
