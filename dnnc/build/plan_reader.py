@@ -1,7 +1,7 @@
 """Reads and checks a plan that a person may have edited: ``plan.json`` (its schema: ``dnnc.build.plan_json``) or ``plan.ir``.
 
-``read_plan`` and ``replay_from_json`` give the pass that replays its decisions on a model. A wrong entry is an InvalidInput
-that names the file and the entry (``stages[0].mesh.axes``).
+``replay_from_json`` gives the pass that replays on a model what ``read_plan`` read. A wrong entry is an InvalidInput that names
+the file and the entry (``stages[0].mesh.axes``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,35 +55,19 @@ READ = (SCHEMA, "dnnc.plan/1")
 """Schemas that can be read."""
 
 
-def read_plan(path: str | Path) -> tuple[AssignPass | ReplayPass, str]:
-    """The edited plan in ``path``, a plan.json or a plan.ir, as the pass that replays it, and the schedule of a plan.ir as
-    text, empty where it has none. Raises InvalidInput: not a file, not JSON (or IR text), not a plan."""
-    data, schedule = _stated(path)
-    return replay_from_json(data, str(path)), schedule
-
-
-def _stated(path: str | Path) -> tuple[Any, str]:
-    """What a plan.json says, or would say of a plan.ir, and the schedule of that as text; read once of a file that stays as it
-    is. Raises InvalidInput."""
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError):  # told where it is read
-        return _read(path, ())
-    return _read(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
-
-
-@lru_cache(maxsize=1)
-def _read(path: str | Path, _identity: tuple[int, ...]) -> tuple[Any, str]:
+def read_plan(path: str | Path) -> tuple[Any, str]:
+    """What a plan.json says, or would say of a plan.ir, and the schedule of a plan.ir as text, empty where it has none. Raises
+    InvalidInput: not a file, not JSON (or IR text), not a plan."""
     if Path(path).suffix == ".ir":
         return _stated_in_text(Path(path))
     text = read_input_text(path, "a plan.json or plan.ir", LIMITS.document_bytes)
     return parse_json(text, str(path), hint="check the commas of the lists that were edited"), ""
 
 
-def sizes_of(path: str | Path) -> dict[str, int]:
-    """``context``, ``batch`` and ``groups`` of the decoder that a plan.json or plan.ir is of; empty for another model. Raises
-    InvalidInput as ``read_plan``."""
-    data, reader = _stated(path)[0], _Reader(str(path))
+def sizes_of(data: Any, where: str) -> dict[str, int]:
+    """``context``, ``batch`` and ``groups`` of the decoder that a plan is of; empty for another model. Raises InvalidInput for
+    a wrong entry."""
+    reader = _Reader(where)
     told = reader.mapping(reader.mapping(data, "plan").get("decoding", {}), "decoding")
     found = {name: reader.integer(told, name, "decoding", 0) for name in ("context", "batch", "groups")}
     return {name: size for name, size in found.items() if size} if found["context"] else {}

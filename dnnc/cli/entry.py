@@ -38,6 +38,11 @@ from ir.system.surroundings import leave_nothing
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
 """``ClickException``, from the package that typer takes it from: a wrong option or argument."""
 
+GONE = {
+    **dict.fromkeys(("--verify-each", "--no-verify-each"), "the IR is verified after each pass"),
+    "--statistics": "plan.json says what the search proved and how; --timing what each pass took",
+}
+"""Options of earlier versions, and what stands in their place."""
 PYDANTIC = ": Value error, "
 """How pydantic, which some versions of typer use, begins the message of a wrong choice."""
 
@@ -114,8 +119,10 @@ def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, CLICK_EXCEPTION):
         shown = io.StringIO()
         error.show(shown)
-        fault = WrongArguments(error.format_message().replace(PYDANTIC, ": "))
-        return _tell([fault.at()], ExitCode.USAGE, arguments, shown.getvalue().rstrip("\n").replace(PYDANTIC, ": "))
+        advice = GONE.get(getattr(error, "option_name", ""), "")
+        fault = WrongArguments(error.format_message().replace(PYDANTIC, ": "), advice)
+        text = shown.getvalue().rstrip("\n").replace(PYDANTIC, ": ")
+        return _tell([fault.at()], ExitCode.USAGE, arguments, f"{text}\n  hint: {advice}" if advice else text)
     bug = _bug(error).at()
     return _tell([bug], ExitCode.INTERNAL, arguments, _internal_error(bug, error, arguments))
 

@@ -48,7 +48,9 @@ class WrongArguments(Fault, code="E0106"):
     """An option or argument is not one of the command, is missing, or has a value that it cannot have."""
 
     message = "{reason}"
+    hint = "{advice}"
     reason: str
+    advice: str = ""
 
 
 class InternalError(Fault, code="E0107"):

@@ -86,8 +86,6 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
                 "--print-after",
                 "--print-on-change",
                 "--print-folder",
-                "--verify-each",
-                "--statistics",
             ),
         ),
         _OUTPUT,

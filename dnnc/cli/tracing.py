@@ -1,4 +1,4 @@
-"""Watching a pipeline: which IR is printed where, and tables of the seconds and counts of passes."""
+"""Watching a pipeline: which IR is printed where, and a table of the seconds of passes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ class Tracing:
     after: tuple[str, ...] = ()
     on_change: bool = False
     folder: Path | None = None
-    verify: bool = True
 
     @classmethod
-    def of(
-        cls, before: Iterable[str] | None, after: Iterable[str] | None, on_change: bool, folder: Path | None, verify: bool
-    ) -> Tracing:
+    def of(cls, before: Iterable[str] | None, after: Iterable[str] | None, on_change: bool, folder: Path | None) -> Tracing:
         """From the options as given. Raises UsageError for a name that is no pass."""
         from passes.framework.pipeline import near
         from passes.framework.registry import PASSES
@@ -36,7 +33,7 @@ class Tracing:
             for name in names or ():
                 if name != "all" and name not in PASSES:
                     raise UsageError(UnknownPassToPrint(name, near(name, (*PASSES, "all"))), where=option)
-        return cls(tuple(before or ()), tuple(after or ()), on_change, folder, verify)
+        return cls(tuple(before or ()), tuple(after or ()), on_change, folder)
 
     @property
     def to_stderr(self) -> bool:
@@ -46,7 +43,6 @@ class Tracing:
     def manager_options(self) -> dict[str, Any]:
         """Keywords of ``PassManager``: these options, and where a reproducer goes should a pass crash."""
         return {
-            "verify": self.verify,
             "print_before": self.before,
             "print_after": self.after,
             "print_on_change": self.on_change,
@@ -69,15 +65,3 @@ def timing_text(seconds: Mapping[str, float]) -> str:
         for name, value in seconds.items()
     )
     return table_text(Table(columns("<step seconds share"), rows))
-
-
-def statistics_text(statistics: Mapping[str, Mapping[str, int | float | str]]) -> str:
-    """The counts of passes, a line for each pass and name."""
-    from dnnc.report import Table, columns, table_text
-
-    rows = tuple(
-        (name, key, f"{value:.6g}" if isinstance(value, float) else str(value))
-        for name, counted in statistics.items()
-        for key, value in counted.items()
-    )
-    return table_text(Table(columns("<pass <statistic value"), rows)) if rows else "no statistics\n"

@@ -37,9 +37,9 @@ class CompileOptions:
       (the best number), ``strategy`` names a plan instead of searching, ``uneven`` allows shards of different lengths, and
       ``shares`` states unequal parts (``3,1``; ``equal``).
     - Search: ``objective``, ``split``, ``comm`` (empty: throughput, contiguous, sum) and ``time_limit`` (seconds) override
-      those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching. ``search``
-      is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its ``prior`` and a number of ``iterations``. The
-      seconds in the ``profile`` files of ``dnnc profile`` replace modelled ones.
+      those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching; ``stated``
+      is what it says, once that was read. ``search`` is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its
+      ``prior`` and a number of ``iterations``. The seconds in the ``profile`` files of ``dnnc profile`` replace modelled ones.
     - States (``compile.decoding``): ``states`` as ``IN=OUT``; of a decoder, ``roles`` of its inputs as
       ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups (``AUTO``: as many as
       are best, by default of ``tokens``), and the tokens of a ``chunk`` of a prompt; ``prompt_tokens`` of the prompt whose time
@@ -57,6 +57,7 @@ class CompileOptions:
     pins: Mapping[str, str] = field(default_factory=dict)
     stages: int | None = None
     plan: Path | None = None
+    stated: tuple[Any, str] | None = None
     plan_only: bool = False
     weights: str = "shared"
     comm: str = ""

@@ -266,7 +266,7 @@ def _with_comm(step: Pass, comm: str) -> Pass:
 
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline in which the plan of --plan replaces the search. Raises UsageError, InvalidInput."""
-    from dnnc.build.plan_reader import read_plan
+    from dnnc.build.plan_reader import read_plan, replay_from_json
     from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None
@@ -275,8 +275,8 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     own = parse_pipeline(options.pipeline)
     if own and not any(step.name in PLANNERS for step in own):
         raise UsageError(PlanReplacesNothing("partition"), where="--passes")
-    stated, schedule = read_plan(options.plan)
-    stated = replace(stated, made_for=_made_for(options.plan))
+    data, schedule = options.stated or read_plan(options.plan)
+    stated = replace(replay_from_json(data, str(options.plan)), made_for=_made_for(options.plan))
     meshes = stated.name == "replay"
     if options.explain and not meshes:
         raise UsageError(PlanWithoutMesh(), where=str(options.plan))

@@ -140,7 +140,7 @@ class PassContext:
     clock: float = math.inf
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
-        """Records statistics of a pass, printed by ``--statistics`` and in reports."""
+        """Records statistics of a pass, for reports and later passes."""
         self.statistics.setdefault(pass_name, {}).update(values)
 
     @contextmanager

@@ -12,7 +12,7 @@ from dnnc.cli.faults import NothingToProve
 from dnnc.cli.options import compile as arguments
 from dnnc.cli.options import shared as opt
 from dnnc.cli.options import training as train
-from dnnc.cli.tracing import Tracing, statistics_text, timing_text
+from dnnc.cli.tracing import Tracing, timing_text
 from ir.core.diagnostics import DiagnosticSink, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -95,10 +95,8 @@ def compile_(
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
     print_folder: opt.PrintFolderOption = None,
-    verify_each: opt.VerifyOption = True,
     json: opt.JsonOption = False,
     timing: opt.TimingOption = False,
-    statistics: opt.StatisticsOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
@@ -108,7 +106,7 @@ def compile_(
     from ir.system.scratch import remove_dead_scratch
 
     remove_dead_scratch()
-    tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
+    tracing = Tracing.of(print_before, print_after, print_on_change, print_folder)
     options = CompileOptions(
         model=model,
         topology=topology,
@@ -182,12 +180,10 @@ def compile_(
     )
     if prove and (plan_only or weights is opt.Weights.NONE):
         raise UsageError(NothingToProve("--plan-only" if plan_only else "--weights none"), where="--prove")
-    _compile(options, tracing, prove=prove, json=json, timing=timing, statistics=statistics, quiet=quiet)
+    _compile(options, tracing, prove=prove, json=json, timing=timing, quiet=quiet)
 
 
-def _compile(
-    options: CompileOptions, tracing: Tracing, *, prove: bool, json: bool, timing: bool, statistics: bool, quiet: bool
-) -> None:
+def _compile(options: CompileOptions, tracing: Tracing, *, prove: bool, json: bool, timing: bool, quiet: bool) -> None:
     """Compiles, and shows what is asked for. Exits by ``INTERRUPTED`` where an interrupt ended the search; raises CheckFailed
     for a build that ``prove`` does not find proven."""
     from dnnc.compile.driver import compile_model
@@ -200,8 +196,6 @@ def _compile(
         show_warnings(sink.diagnostics, quiet)
     if timing:
         talk(timing_text(result.seconds))
-    if statistics:
-        talk(statistics_text(result.statistics))
     proof = _proof(result, quiet) if prove else None
     if json:
         fields = result_json(result, options)

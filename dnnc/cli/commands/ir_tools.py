@@ -10,7 +10,7 @@ import typer
 
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.options import shared as opt
-from dnnc.cli.tracing import Tracing, statistics_text, timing_text
+from dnnc.cli.tracing import Tracing, timing_text
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 
@@ -69,7 +69,6 @@ def opt_(
     ] = None,
     out: OutOption = None,
     short: opt.ShortOption = False,
-    verify_each: opt.VerifyOption = True,
     stop_after: Annotated[
         int | None, typer.Option(min=0, max=opt.MOST, metavar="N", help="Run the first N passes only.")
     ] = None,
@@ -78,7 +77,6 @@ def opt_(
     print_on_change: opt.PrintChangeOption = False,
     print_folder: opt.PrintFolderOption = None,
     timing: opt.TimingOption = False,
-    statistics: opt.StatisticsOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is. Without passes: read, verify, print."""
@@ -88,7 +86,7 @@ def opt_(
     from passes.framework.manager import PassManager, pipeline_of
     from passes.framework.pipeline import made_by, parse_pipeline
 
-    tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
+    tracing = Tracing.of(print_before, print_after, print_on_change, print_folder)
     text, where = _read(file)
     pipeline = parse_pipeline(passes if passes is not None else pipeline_of(text, where) or "")
     sink = DiagnosticSink()
@@ -108,8 +106,6 @@ def opt_(
         show_warnings(sink.diagnostics, quiet)
     if timing:
         talk(timing_text({report.name: report.seconds for report in manager.reports}))
-    if statistics:
-        talk(statistics_text(context.statistics))
     _write(made_by(pipeline[:stop_after]) + print_module(module, short=short), out)
 
 

@@ -202,8 +202,6 @@ ShortOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TimingOption = Annotated[bool, typer.Option("--timing", help="Print the seconds of each pass to standard error.")]
-StatisticsOption = Annotated[bool, typer.Option("--statistics", help="Print what each pass counted to standard error.")]
-VerifyOption = Annotated[bool, typer.Option("--verify-each/--no-verify-each", help="Verify the IR after each pass.")]
 PrintBeforeOption = Annotated[
     list[str] | None, typer.Option("--print-before", metavar="PASS|all", help="Print the IR before a pass. Repeatable.")
 ]

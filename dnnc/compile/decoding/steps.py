@@ -85,10 +85,12 @@ def of_plan(options: CompileOptions) -> CompileOptions:
     InvalidInput for a file that is no plan; one that is missing is told where it is read."""
     if options.plan is None or not options.plan.exists():
         return options
-    from dnnc.build.plan_reader import sizes_of
+    from dnnc.build.plan_reader import read_plan, sizes_of
 
-    missing = {name: size for name, size in sizes_of(options.plan).items() if getattr(options, name) is None}
-    return replace(options, **missing)  # type: ignore[arg-type]
+    stated = read_plan(options.plan)
+    sizes = sizes_of(stated[0], str(options.plan))
+    missing = {name: size for name, size in sizes.items() if getattr(options, name) is None}
+    return replace(options, stated=stated, **missing)  # type: ignore[arg-type]
 
 
 def of_tokens(options: CompileOptions) -> CompileOptions:

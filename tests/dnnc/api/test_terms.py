@@ -49,7 +49,7 @@ def test_flags_become_keywords(command: str, python: str) -> None:
 
 
 def test_every_option_of_a_compilation_is_a_keyword() -> None:
-    elsewhere = {"model", "topology", "out", "dims", "limits", "pipeline", "training"}
+    elsewhere = {"model", "topology", "out", "dims", "limits", "pipeline", "training", "stated"}
     elsewhere |= {"explain", "search", "prior", "iterations"}  # of the command alone
     known = {one.name for one in (*fields(CompileOptions), *fields(TrainingOptions))} - elsewhere
     assert set(PlanOptions.__annotations__) - {"passes"} == known

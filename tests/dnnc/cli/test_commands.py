@@ -349,7 +349,7 @@ def test_opt_prints_after_passes_and_stops(tmp_path: Path, capsys: pytest.Captur
     command = ["opt", str(tmp_path / "m.ir"), "--passes", "canonicalize,cost,partition", "-t", "preset:cpu-2"]
     assert "stage<" in dnnc(capsys, *command)
     assert "stage<" not in dnnc(capsys, *command, "--stop-after", "2")
-    assert main([*command, "--print-after", "cost", "--timing", "--statistics", "-o", str(tmp_path / "out.ir")]) == 0
+    assert main([*command, "--print-after", "cost", "--timing", "-o", str(tmp_path / "out.ir")]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "----- after cost -----" in err

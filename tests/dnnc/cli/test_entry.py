@@ -111,6 +111,7 @@ def test_a_report_that_cannot_be_written_is_no_second_fault(
         (["simulate", "x", "-m", "99999999999"], "less than or equal to 1048576"),
         (["nonsense"], "No such command 'nonsense'"),
         (["opt", "--nonsense"], "No such option"),
+        (["opt", "--statistics"], "hint: plan.json says what the search proved"),
     ],
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
