@@ -101,82 +101,24 @@ def compile_(
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
     of a profile, which has seconds in place of operators)."""
-    from dnnc.compile.flags import CompileOptions
-    from dnnc.compile.training import TrainingOptions
     from ir.system.scratch import remove_dead_scratch
 
+    given = locals()
     remove_dead_scratch()
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder)
-    options = CompileOptions(
-        model=model,
-        topology=topology,
-        out=out,
+    options = arguments.options_of(
+        given,
         dims=opt.parse_sizes(dim),
         limits=opt.parse_limits(limit),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),
         stages=opt.parse_stages(stages, mesh not in (None, "", "none")),
-        plan=plan,
-        plan_only=plan_only,
-        weights=weights.value,
-        comm=comm.value if comm else "",
         pipeline=passes,
-        time_limit=time_limit,
-        objective=objective or "",
-        split=split.value if split else "",
-        replicas=replicas,
-        pieces=pieces,
-        mesh=mesh or "",
-        strategy=strategy.value if strategy else "",
-        uneven=uneven,
-        shares=shares or "",
-        microbatches=microbatches,
-        training=TrainingOptions(
-            loss=loss,
-            optimizer=optimizer or "",
-            learning_rate=learning_rate,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            nesterov=nesterov,
-            beta2_decay=beta2_decay,
-            threshold=threshold,
-            epsilon1=epsilon1,
-            epsilon2=epsilon2,
-            learning_rate_schedule=learning_rate_schedule,
-            clip_norm=clip_norm,
-            ema=ema,
-            loss_scale=loss_scale,
-            group=tuple(group or ()),
-            no_decay=no_decay,
-            schedule=schedule,
-            chunks=chunks,
-            recompute=recompute or "",
-            sync=sync.value if sync else "",
-            trainable=tuple(trainable or ()),
-            frozen=tuple(frozen or ()),
-            batchnorm=batchnorm or "",
-            dropout=dropout or "",
-            dtype=dtype or "",
-        ),
-        explain=explain,
-        load_test=load_test,
-        report=report,
-        inputs=inputs,
-        profile=tuple(profile or ()),
-        search=search.value,
         prior=search_prior,
-        iterations=iterations,
         states=tuple(state or ()),
         roles=tuple(role or ()),
-        context=context,
         batch=opt.parse_count(batch, "--batch"),
         groups=opt.parse_count(groups, "--groups"),
-        chunk=chunk,
-        genai=genai,
-        prompt_tokens=prompt_tokens,
     )
     if prove and (plan_only or weights is opt.Weights.NONE):
         raise UsageError(NothingToProve("--plan-only" if plan_only else "--weights none"), where="--prove")

@@ -11,6 +11,7 @@ import typer
 from dnnc.cli.console import progress, show_warnings, talk, write_whole
 from dnnc.cli.options import shared as opt
 from dnnc.cli.options import training as train
+from dnnc.cli.options.compile import options_of
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
@@ -59,28 +60,13 @@ def profile(
     Operators are measured with what onnxruntime fuses into them. With --objective training, the forward and the backward pass
     of each are measured, by the PyTorch kernels that 'dnnc train' runs. Operators that are alike in attributes, shapes and
     element type are measured once. All devices work at once, each on its cores; run nothing else meanwhile."""
+    given = locals()
     from dnnc.build.elsewhere import require_one_host
-    from dnnc.compile.flags import CompileOptions
     from dnnc.compile.options import asks_training
-    from dnnc.compile.training import TrainingOptions
     from dnnc.machines.profile import ProfileFile, machine_here, measure_profile, read_profile
     from dnnc.study.profiling import costed
 
-    options = CompileOptions(
-        model=model,
-        topology=topology,
-        out=out,
-        dims=opt.parse_dims(dim),
-        limits=opt.parse_limits(limit),
-        objective=objective or "",
-        training=TrainingOptions(
-            loss=loss,
-            trainable=tuple(trainable or ()),
-            frozen=tuple(frozen or ()),
-            batchnorm=batchnorm or "",
-            dropout=dropout or "",
-        ),
-    )
+    options = options_of(given, dims=opt.parse_dims(dim), limits=opt.parse_limits(limit), time_limit=None)
     training = asks_training(options)
     sink = DiagnosticSink()
     try:

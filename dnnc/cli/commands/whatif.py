@@ -60,21 +60,15 @@ def whatif(
     Each row is a set of devices, planned as 'dnnc compile --plan-only' plans it, with a lower bound of all plans on these
     devices. Of sets that differ only in the names of devices, one is listed. A plan may leave devices idle, so no row is
     slower than a row with some of its devices."""
-    from dnnc.compile.flags import CompileOptions
+    given = locals()
     from dnnc.study.whatif import what_if
 
-    options = CompileOptions(
-        model=model,
-        topology=topology,
+    options = planned.options_of(
+        given,
         out=Path(),
         dims=opt.parse_dims(dim),
         limits=opt.parse_limits(limit),
         stages=opt.parse_stages(stages, mesh not in (None, "", "none")),
-        objective=objective or "",
-        mesh=mesh or "",
-        replicas=replicas,
-        microbatches=microbatches,
-        time_limit=time_limit,
     )
     sink = DiagnosticSink()
     try:
