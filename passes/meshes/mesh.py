@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
@@ -153,19 +153,10 @@ def read_shape(text: str, devices: int) -> tuple[int, ...]:
     return sizes
 
 
-def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
-    """Every shape of that many devices with axes of at least 2, fewest axes first; ``(1,)`` for one device."""
-
-    def ways(rest: int, axes: int) -> Iterator[tuple[int, ...]]:
-        if axes == 1:
-            yield (rest,)
-            return
-        for first in range(2, rest // 2 + 1):
-            if rest % first == 0:
-                yield from ((first, *others) for others in ways(rest // first, axes - 1))
-
-    found = [shape for axes in range(1, most_axes + 1) for shape in ways(devices, axes)]
-    return tuple(found)
+def shapes(devices: int) -> tuple[tuple[int, ...], ...]:
+    """Every shape of that many devices with one axis or two of at least 2, one axis first."""
+    two = [(first, devices // first) for first in range(2, devices // 2 + 1) if devices % first == 0]
+    return ((devices,), *two)
 
 
 IN_FEW_SHAPES = "as one axis or with a second one inside the hosts"
@@ -185,8 +176,7 @@ def shapes_on(topology: Topology, devices: Sequence[Device]) -> tuple[tuple[int,
         rows = (devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1]))
         return all(len({device.host for device in row}) == 1 for row in rows)
 
-    found = shapes(len(devices)) if len(devices) > 1 else ((1,),)
-    return tuple(sizes for sizes in found if len(sizes) == 1 or not few(topology) or inside(sizes))
+    return tuple(sizes for sizes in shapes(len(devices)) if len(sizes) == 1 or not few(topology) or inside(sizes))
 
 
 def mesh_of(

@@ -3,7 +3,7 @@
 - ``sfb``: of a weight whose gradient is a product (``factors``) that members hold terms of.
 - ``ps``: of a weight whose gradient is summed by an all-reduce. Servers are spread: each weight, the largest first, goes to the
   member that is done first with those before it.
-- ``auto``: the factors are gathered of those weights for which that takes least (``duplication``): seconds of the products that
+- ``auto``: the factors are gathered of those weights for which that takes least (``duplicated``): seconds of the products that
   each member then multiplies whole, and of what it gathers, less those of the sums that are saved. A backward pass may hide a
   part of these sums, so they are counted whole and by parts, and each answer is priced: what is kept is the quickest plan by
   the bill, which knows what is hidden (``Bill.overlapped``). Then a few weights are tried the other way, and sums go through a
@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ir.core.facets import Sync, sync_of
 from ir.core.module import Func, Module, Resource
 from passes.costs.learning import trained
 from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill
-from passes.meshes.costs.duplication import duplicated
 from passes.meshes.costs.footprint import footprint
 from passes.meshes.costs.price import price
 from passes.meshes.staged import Staged
@@ -189,3 +190,26 @@ class _Chooser:
                 found[one.value] = Sync("ps", server=place)
                 busy[axis.name, place] += seconds[place]
         return found
+
+
+def duplicated(costs: Sequence[float], edges: Sequence[tuple[int, int, float]]) -> frozenset[int]:
+    """Which ops every member runs whole, so that the fewest seconds are spent: a minimum cut. Node i costs ``costs[i]`` where
+    it is chosen (negative: it saves); an edge (i, j, b) costs b where j is chosen and i is not, so that j's operand i has to be
+    gathered, and is never cut where b is inf. TAG states it as an integer program (Zhang et al. 2023), whose dual is a flow:
+    from the source to nodes that save, from nodes that cost to the sink, from j to i along each edge. Of several best choices
+    the smallest."""
+    from passes.solvers.flow_kernels import max_flow, source_side
+
+    source, sink = len(costs), len(costs) + 1
+    most = 1.0 + math.fsum(abs(cost) for cost in costs)  # more than any choice is worth
+    arcs = [(source, i, -cost) for i, cost in enumerate(costs) if cost < 0]
+    arcs += [(i, sink, cost) for i, cost in enumerate(costs) if cost > 0]
+    arcs += [(after, before, min(cost, most)) for before, after, cost in edges if cost > 0]
+    tails = np.array([end for one, other, _ in arcs for end in (one, other)], np.int64)
+    heads = np.array([end for one, other, _ in arcs for end in (other, one)], np.int64)
+    residual = np.array([part for _, _, capacity in arcs for part in (capacity, 0.0)], np.float64)
+    order = np.argsort(tails, kind="stable")
+    first = np.searchsorted(tails[order], np.arange(len(costs) + 3))
+    max_flow(first, order, heads, residual, source, sink, math.inf)
+    side = source_side(first, order, heads, residual, source)
+    return frozenset(int(i) for i in np.flatnonzero(side[: len(costs)]))

@@ -19,6 +19,9 @@ from passes.partition.layouts.problem.build import build
 from passes.partition.layouts.solver.search import NoPlanError, solve
 from passes.plan.parts import priced_under, sharded_plan, stage_parts
 
+SECONDS = 10.0
+"""Of the search for the plan of equal parts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -34,7 +37,7 @@ class Alternative:
     missing: str = ""
 
 
-def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternative, ...]:
+def alternatives(module: Module) -> tuple[Alternative, ...]:
     """Plans by name on the mesh of a sharded module of one stage, else on one axis of all its devices; without regard to
     memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``); of one whose
     members get unequal parts, the one found for equal parts (``equal``). Seconds are those of the plan's objective, per step
@@ -65,7 +68,7 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
             if name in STRATEGIES:
                 other = named_plan(bare, here, name, uneven=options["uneven"])
             else:
-                other = solve(here.problem, seconds=time_limit)
+                other = solve(here.problem, seconds=SECONDS)
         except (UnfitError, NoPlanError) as error:
             told.append(Alternative(name, missing=str(error)))
             continue

@@ -26,14 +26,14 @@ from passes.meshes.layouts import Placements, Ways, part
 from passes.meshes.staged import Staged
 
 
-def footprint(func: Func, resources: Mapping[str, Type], stage: Staged, buffers: int = 0) -> Footprint:
-    """Of a stage of ``func``; ``resources``: types by name; ``buffers``: bytes of what it receives."""
+def footprint(func: Func, resources: Mapping[str, Type], stage: Staged) -> Footprint:
+    """Of a stage of ``func``, without its buffers; ``resources``: types by name."""
     bill = stage.bill
     places = {(member.place, member.room): None for member in stage.mesh.members} or {(stage.mesh.foremost, 1.0): None}
     walk = _Walk(func, resources, stage)
     most, alive = max((walk.peak(place, room) for place, room in places), key=lambda found: found[0])
     weights = math.ceil(bill.memory - bill.saved + bill.constants)
-    return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), buffers, alive=alive)
+    return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), alive=alive)
 
 
 class _Walk:

@@ -21,7 +21,7 @@ best link there is. Runs of one key are solved once. Every bound gives way a lit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from passes.meshes.layouts import split
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.chains import Chain, Parts, parts_of
-from passes.partition.chain.crossings import Link, reaches, stages_needed, volumes_of
+from passes.partition.chain.crossings import Link, volumes_of
 from passes.partition.chain.pipeline import Held, Sequenced, StageRun, Table, beside
 from passes.partition.chain.submeshes import Block, Submeshes
 from passes.partition.chain.units import units_of
@@ -148,8 +148,6 @@ class Bounding:
         self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, int, Link, Link, bool, bool, int], Table] = {}
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
-        self.blocks = meshes.blocks
-        self.beside = self.links_of(0)
 
     def count(self) -> None:
         """What depends on no form, nor on the overlap."""
@@ -159,7 +157,7 @@ class Bounding:
         for first, row in enumerate(self.units.keys):
             for length, key in enumerate(row):
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
-        self.once = self.volumes = volumes_of(self.base, self.units.ops)
+        self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
         self.sizes = [
             frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
@@ -173,7 +171,7 @@ class Bounding:
     def share(self, other: Bounding) -> None:
         """What ``count`` made for ``other``."""
         self.units, self.unit_of, self.runs_of, self.sizes = other.units, other.unit_of, other.runs_of, other.sizes
-        self.once, self.volumes, self.parts = other.once, other.volumes, other.parts
+        self.volumes, self.parts = other.volumes, other.parts
         self.least_bytes, self.saved, self.workspace = other.least_bytes, other.saved, other.workspace
         self.further = other.further
 
@@ -183,14 +181,6 @@ class Bounding:
             return given
         plan = named_plan(self.module, given, self.strategy, uneven=self.uneven)
         return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
-
-    def links_of(self, further: int) -> dict[int, tuple[Link, Link]]:
-        """The best links before and behind each block, with so many further ones behind it."""
-        found = {}
-        for block in self.blocks:
-            before, behind = block.links
-            found[block.number] = before, replace(behind, further=behind.further[:further])
-        return found
 
     def limit(self, mesh: DeviceMesh) -> int | None:
         return mesh.limited(self.memory).memory
@@ -209,7 +199,7 @@ class Bounding:
 
     def own_table(self, block: Block, before: bool, behind: bool, held: int = 0) -> Table:
         """As ``table``, with this overlap alone."""
-        form, links = self.forms[block.form], self.beside[block.number]
+        form, links = self.forms[block.form], block.links
         key = self.likeness(block, before, behind, held)
         if key not in self.tables and held and not self.binds(form, before, held):
             self.tables[key] = self.own_table(block, before, behind)
@@ -231,7 +221,7 @@ class Bounding:
 
     def likeness(self, block: Block, before: bool, behind: bool, held: int) -> tuple[int, int, Link, Link, bool, bool, int]:
         """What all that is known of runs on a block depends on."""
-        return block.form, block.replicas, *self.beside[block.number], before, behind, held
+        return block.form, block.replicas, *block.links, before, behind, held
 
     def binds(self, form: Form, before: bool, held: int) -> bool:
         """Whether it matters for any run that it holds so many microbatches."""
@@ -281,37 +271,10 @@ class Bounding:
     def transfers(self, devices: int, before: bool, behind: bool) -> Floats:
         """Seconds that the search of a run over the best link (``over_best``) may have counted already: of the value between it
         and an alike stage an even part, of any other, which may come whole, all."""
-        best, once = self.links.best, self.once
-        alike = (once.close_enter if before else 0.0) + (once.close_leave if behind else 0.0)
-        size = once.enter + once.leave - alike * (1 - 1 / devices)
-        return (size / best.bandwidth + (once.enters + once.leaves) * best.latency) * (1 + TIGHT)
-
-    def better(self, most: float, flushes: int) -> bool:
-        """From now on bounds are of plans worth less than ``most`` only: a stage of such holds so few units that values with
-        many readers are sent to many; whether there are any. ``flushes``: microbatches of a step in training, else 0."""
-        often = dict[int, int]()  # the most replicas of each form
-        for block in self.blocks:
-            often[block.form] = max(block.replicas, often.get(block.form, 1))
-        cores = []
-        for number, form in enumerate(self.forms):
-            most_bytes = self.limit(form.mesh)
-            fits = True if most_bytes is None else self.needs(form, True) <= most_bytes * (1 + TIGHT)
-            cores.append(np.where(fits, form.core / often.get(number, 1), np.inf))
-        core, count = np.minimum.reduce(cores), self.units.count
-        limit, few = math.inf, 0
-        while True:
-            reach = reaches(core, limit)
-            fewest = stages_needed(range(count), 0, reach)
-            if few and fewest <= few:
-                break
-            few, limit = fewest, most / (flushes + fewest - 1) if flushes else most
-        self.volumes = volumes_of(self.base, self.units.ops, reach)
-        most_sent = max((int(value.stages.max()) for value in self.volumes.again), default=1)
-        self.beside = self.links_of(most_sent - 1)
-        self.tables = {}
-        if self.other is not None:
-            self.other.volumes, self.other.beside, self.other.tables = self.volumes, self.beside, {}
-        return most_sent > 1
+        best, volumes = self.links.best, self.volumes
+        alike = (volumes.close_enter if before else 0.0) + (volumes.close_leave if behind else 0.0)
+        size = volumes.enter + volumes.leave - alike * (1 - 1 / devices)
+        return (size / best.bandwidth + (volumes.enters + volumes.leaves) * best.latency) * (1 + TIGHT)
 
     def cheapest(self, mesh: DeviceMesh) -> Form:
         """A form by what is known without the problem on the mesh: every op cut as suits it best, every weight divided evenly.
@@ -495,7 +458,7 @@ class Bounding:
         if limit is None or key in form.priced:
             return
         form.priced.add(key)
-        chain, links = form.chain, self.beside[run.block.number]
+        chain, links = form.chain, run.block.links
         assert chain is not None
         before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
         room = float(self.room(form, limit, sides[0], sides[2])[run.first, run.behind])

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ir.core.topology import Device, Topology
 from ir.core.types import type_bytes
@@ -30,8 +29,7 @@ MOST_PAIRS = 256
 @dataclass(frozen=True, slots=True)
 class Volumes:
     """``[i, j]``: bytes and number of values that enter, and that leave, the run of units i .. j - 1; ``close_``: those that
-    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind. ``again``: values
-    that more than one stage is sent."""
+    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind."""
 
     enter: Floats
     enters: Floats
@@ -39,8 +37,6 @@ class Volumes:
     leaves: Floats
     close_enter: Floats
     close_leave: Floats
-    _: KW_ONLY
-    again: tuple[Again, ...] = ()
 
     def receive(self, devices: int, link: Link, alike: bool) -> Floats:
         """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
@@ -51,36 +47,16 @@ class Volumes:
     def send(self, devices: int, link: Link, alike: bool) -> Floats:
         rate, once = link.rates(devices)
         found = self.leave / rate + self.leaves * link.latency
-        if not alike:
-            found += self.close_leave * (1 / once - 1 / rate)
-        for value in self.again:
-            further = link.further[: int(value.stages.max()) - 1]
-            one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
-            sums = np.concatenate([[0.0], np.cumsum(one)])
-            home = value.home
-            found[: home + 1, home + 1 : home + 1 + len(value.stages)] += sums[np.minimum(value.stages - 1, len(one))]
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A value of unit ``home``, its bytes and how often each message goes; ``stages[k]``: to how many stages a run sends it
-    that ends behind unit ``home + k``."""
-
-    home: int
-    size: int
-    times: int
-    stages: NDArray[np.int64]
+        return found if alike else found + self.close_leave * (1 / once - 1 / rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of
-    both, for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
+    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``alone``: the bandwidth while one
+    member sends, 0 where it is the same."""
 
     latency: float
     bandwidth: float
-    further: tuple[tuple[float, float], ...] = ()
     alone: float = 0.0
 
     def rates(self, devices: int) -> tuple[float, float]:
@@ -90,13 +66,11 @@ class Link:
         return max(devices * self.bandwidth, once), once
 
 
-def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
-    """``given``: the problem of the whole function on any mesh. A value is sent once, or with ``reach`` to as many stages as
-    its readers need at least: ``reach[i]`` is the unit behind the last that a stage may have that has unit i."""
+def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
+    """``given``: the problem of the whole function on any mesh. Of a value that several stages read one message counts."""
     unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
     count = len(units)
     tables = [np.zeros((count, count + 1)) for _ in range(6)]
-    again: list[Again] = []
     for value in given.problem.values:
         node, result = value.maker
         if node not in unit_of:
@@ -111,39 +85,14 @@ def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequenc
             for table, amount in ((tables[0], size), (tables[1], times)):
                 table[before + 1 : reader + 1, reader + 1 :] += amount
         if readers and readers[-1] > home:
+            for table, amount in ((tables[2], size), (tables[3], times)):
+                table[: home + 1, home + 1 : readers[-1] + 1] += amount
             nearest = next(unit for unit in readers if unit > home)
             tables[4][home + 1, nearest + 1 :] += size
             for reader in readers:
                 if reader > home:
                     tables[5][: home + 1, reader] += size
-        if readers and readers[-1] > home:
-            for table, amount in ((tables[2], size), (tables[3], times)):
-                table[: home + 1, home + 1 : readers[-1] + 1] += amount
-            often = [stages_needed(readers, behind, reach) for behind in range(home + 1, readers[-1] + 1)]
-            if max(often) > 1:
-                again.append(Again(home, size // times, times, np.array(often)))
-    return Volumes(*tables, again=tuple(again))
-
-
-def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int:
-    """Stages that hold those of ``units`` (ascending, some of them not before ``first``) at least; one where there is no
-    ``reach``."""
-    if not reach:
-        return 1
-    count = 0
-    for unit in units:
-        if unit >= first:
-            count, first = count + 1, max(reach[unit], unit + 1)
-    return count
-
-
-def reaches(seconds: Floats, limit: float) -> list[int]:
-    """Of each unit the unit behind the last that a run with it may have, where ``seconds[i, j]`` of the run of units
-    i .. j - 1 are at most ``limit``. A run from an earlier unit on may fit a device where one from this unit on does not: it
-    makes what the other receives."""
-    count = len(seconds)
-    ends = np.where(seconds <= limit, np.arange(count + 1), 0).max(axis=1, initial=0)
-    return [int(end) for end in np.maximum.accumulate(np.maximum(ends, np.arange(1, count + 1)))]
+    return Volumes(*tables)
 
 
 class Links:
@@ -196,22 +145,17 @@ class Links:
         if replicas:  # each receives all of its microbatches; the slowest counts
             return Link(latency, float(reached.min()))
         alone = float(min(reached.max(), self.shared(earlier, own)))
-        return Link(latency, float(min(reached.min(), self.part(own, earlier))), alone=alone)
+        return Link(latency, float(min(reached.min(), self.part(own, earlier))), alone)
 
     def behind(self, own: Sequence[int], later: Sequence[int], replicas: bool) -> Link:
-        """The best link of any member to a later device: one member may send for all. ``further``: to any device beside."""
+        """The best link of any member to a later device: one member may send for all."""
         if self.latency is None or not later or not self.paying[own].all():
             return self.best
         pairs = np.ix_(own, later)
         latency, reached = float(self.latency[pairs].min()), self.bandwidth[pairs].max(axis=0)
         part = math.inf if replicas else self.part(own, later)
         alone = 0.0 if replicas else float(min(reached.max(), self.shared(own, later)))
-        others = np.setdiff1d(np.arange(len(self.latency)), own)
-        beside = np.ix_(np.array(own), others)
-        latencies = np.sort(self.latency[beside].min(axis=0)).tolist()
-        bandwidths = np.sort(self.bandwidth[beside].max(axis=0))[::-1].tolist()
-        further = tuple(zip(latencies[1:], bandwidths[1:], strict=True))
-        return Link(latency, float(min(reached.max(), part)), further, alone)
+        return Link(latency, float(min(reached.max(), part)), alone)
 
     def part(self, own: Sequence[int], others: Sequence[int]) -> float:
         """The bandwidth of a member of ``own`` while all pass on equal parts: that of the members on one host, which share what

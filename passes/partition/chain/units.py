@@ -52,17 +52,17 @@ class Units:
         return self.keys[first][behind - first - 1]
 
 
-def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int = MOST_CUTS) -> Units:
+def units_of(func: Func, folding: Folding | None, given: ShardInput) -> Units:
     """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes."""
     constants = Constants(given)
     order = [op for op in (folding.order if folding is not None else range(len(func.ops))) if op not in constants.ops]
-    cuts = _cuts(func, order, given.states, most)
+    cuts = _cuts(func, order, given.states)
     bounds = [0, *cuts, len(order)]
     ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
     return Units(ops, _Keys(given, ops, constants).keys, constants)
 
 
-def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str], most: int) -> list[int]:
+def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str]) -> list[int]:
     """Places in ``order`` before which a stage may begin."""
     place = {op: i for i, op in enumerate(order)}
     made = {value.name: (place[i], type_bytes(value.type) or 0) for i in order for value in func.ops[i].results}
@@ -94,7 +94,7 @@ def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str], most: int
     inside = _inside_states(func, order, states)
     found = [p for p in found if p not in inside]
     around = 1
-    while len(found) > most:
+    while len(found) > MOST_CUTS:
         found = [
             p
             for i, p in enumerate(found)

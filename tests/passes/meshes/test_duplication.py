@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from passes.meshes.costs.duplication import duplicated
+from passes.meshes.synced import duplicated
 from passes.solvers.highs import Rows, solve_rows
 
 Edges = Sequence[tuple[int, int, float]]

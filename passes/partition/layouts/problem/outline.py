@@ -7,6 +7,7 @@ of one form have the same choices, seconds and bytes on every mesh; values of on
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from passes.costs.learning import made_last, of_weights, trained
 from passes.graph.folding import Folding
 from passes.graph.graph import reads
 from passes.meshes.layouts import is_kept
-from passes.partition.layouts.problem.cells import cells_of
 from passes.partition.layouts.problem.fused import Chains, Epilogue
 from passes.partition.layouts.problem.graph import Graph, ValueNode
 
@@ -260,3 +260,27 @@ class _Outlining:
 def read_ports(op: Op) -> tuple[str, ...]:
     """What an op reads: its operands, as often as they stand there, then what its regions capture besides."""
     return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
+
+
+def cells_of(folding: Folding, weights: Mapping[str, int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The nodes of each copy of what ``folding`` finds repeated in the function itself, in an order that copies share: the ops
+    of a copy, by position, and the weights that it alone reads, whose nodes ``weights`` tells."""
+    chains = []
+    for block in folding.blocks:
+        private = [port for port, given in enumerate(block.inputs) if given.kind == "weight"]
+        for chain in block.chains:
+            copies = [block.copies[number] for number in chain.copies]
+            if copies[0].parent is not None:
+                continue
+            names = [[copy.operands[port] for port in private] for copy in copies]
+            counts: dict[str, int] = {}
+            for row in names:
+                for name in set(row):
+                    counts[name] = counts.get(name, 0) + 1
+            own = [
+                slot for slot in range(len(private)) if all(counts[row[slot]] == 1 and row[slot] in weights for row in names)
+            ]
+            chains.append(
+                tuple((*copy.ops, *(weights[row[slot]] for slot in own)) for copy, row in zip(copies, names, strict=True))
+            )
+    return tuple(chains)

@@ -24,7 +24,6 @@ from passes.meshes.mesh import mesh_of
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.bounding import Bounding, Form
-from passes.partition.chain.crossings import reaches, stages_needed
 from passes.partition.chain.pipeline import StageRun
 from passes.partition.chain.solved import StageTask
 from passes.partition.chain.submeshes import Block
@@ -76,14 +75,6 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
             if sizes == (1,) and not training and bytes_.in_order and not units.constants.ops:
                 alive = max(stage_live(module.entry, sorted(ops)))
                 assert bytes_.inside(mesh, whole)[first, behind] == alive + bill.constants
-
-
-def test_a_unit_may_fit_only_behind_what_it_receives() -> None:
-    """What unit 1 reads has larger buffers than what makes it."""
-    inf = math.inf
-    seconds = np.array([[inf, 1, 2, 3], [inf, inf, inf, inf], [inf, inf, inf, 1]])
-    assert reaches(seconds, 2) == [2, 2, 3]
-    assert stages_needed(range(3), 0, reaches(seconds, 2)) == 2
 
 
 def plan_within(module: Module, memory: int, **options: object) -> Plan:
