@@ -1,9 +1,9 @@
 """Trainings of one test process start their ranks from one process that has imported torch: each takes 2 s of a processor less.
 
 A *template* (``dnnc.engines.torch.launch.forking``) is a program that imports torch and forks the ranks. Here one process,
-``python -m tests.dnnc.engines.torch.warm_template``, imports the same and forks the templates, each with the arguments, the
-environment, the directory and the descriptors with which it would have been started. All else is as for users. Tests of how
-ranks start, and those that run ``dnnc train`` as a command, start templates as programs.
+``python -m tests.dnnc.engines.torch.warm_template``, imports the same, reads plans and forks the templates, each with the
+arguments, the environment, the directory and the descriptors with which it would have been started. All else is as for users.
+Tests of how ranks start, and those that run ``dnnc train`` as a command, start templates as programs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import ir
 from dnnc.engines.torch.launch.starting import rank_environment
 from ir.system.child import module_command
 from tests.dnnc.engines.onnxruntime.processes import LASTING
@@ -27,6 +29,9 @@ _FORKING = "dnnc.engines.torch.launch.forking"
 _HIGH = 200
 """Descriptors from here on are those that a template got, before they have their own numbers."""
 _LONGEST = 1 << 20
+GOLDEN = Path(__file__).parents[4] / "golden/passes"
+TEXTS = ("schedule/training_step.out.ir", "differentiate/mesh_column_row.out.ir")
+"""A plan and programs of training, as ranks read them."""
 
 
 class Warm:
@@ -95,11 +100,15 @@ class Template:
 
 def main(descriptor: int) -> None:
     """Forks a template for each request, and tells its process number and its exit status. Ends when nobody asks any more."""
+    from dnnc.build.timeline import predicted
     from dnnc.engines.torch import rank  # noqa: F401
     from dnnc.engines.torch.launch import forking
-    from ir.text.parser import prepare
+    from dnnc.onnx import DIALECTS
+    from passes.graph.folding import expand
 
-    prepare()
+    # What reads a plan and simulates it is imported, and the parser has compiled its expressions.
+    plan, _ = (expand(ir.load_module((GOLDEN / name).read_text(), dialects=DIALECTS)) for name in TEXTS)
+    predicted(plan)
     gc.freeze()
     own = os.environ["PYTHONPATH"].split(os.pathsep)
     server = socket.socket(fileno=descriptor)
