@@ -226,21 +226,24 @@ def plan_model(
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.compile.decoding import of_plan, of_tokens
 
-    options, choice = of_tokens(of_plan(options)), None
-    if AUTO in (options.batch, options.groups):
-        with clock.step("choose"):
-            progress("choose batch and groups", None)
-            from dnnc.compile.decoding.choice import chosen
-
-            machines = machines or _machines(options, sink, progress)
-            options, choice = chosen(options, machines, sink)
-    with clock.step("load"):
-        progress("load the model", None)
-        loaded = _loaded(options, machines, sink, progress)
-        if nameless:
-            loaded = replace(loaded, imported=replace(loaded.imported, source=""))
+    options = of_tokens(of_plan(options))
     limit = math.inf if options.time_limit is None else options.time_limit
-    return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
+
+    def planned(options: CompileOptions, choice: Choice | None = None) -> PlannedModel:
+        with clock.step("load"):
+            progress("load the model", None)
+            loaded = _loaded(options, machines, sink, progress)
+            if nameless:
+                loaded = replace(loaded, imported=replace(loaded.imported, source=""))
+        return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
+
+    if AUTO not in (options.batch, options.groups):
+        return planned(options)
+    from dnnc.compile.decoding.choice import Choosing
+
+    progress("choose batch and groups", None)
+    machines = machines or _machines(options, sink, progress)
+    return Choosing(options, machines, partial(clock.step, "choose")).beside_chunk(sink, planned)
 
 
 def _machines(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> Topology:

@@ -99,6 +99,11 @@ class MeshesSearch(MeshOptions):
         one = self.training or self.strategy or objective_of(self.objective).decodes
         return 1 if one else self.replicas or len(topology.devices)
 
+    def tries_fewer(self, topology: Topology) -> bool:
+        """Whether one mesh may have a part of devices that are all of one type."""
+        one_type = len({device.type for device in topology.devices}) == 1
+        return one_type and objective_of(self.objective).decodes and not (self.shape or self.strategy or self.shares)
+
     def limits(self, context: PassContext, tokens: int = 1) -> Limits:
         """When a search ends. ``tokens``: what its seconds are divided by for the objective."""
         longest = OF_TOKENS if objective_of(self.objective).decodes else SECONDS
@@ -211,6 +216,8 @@ class MeshesSearch(MeshOptions):
         one_host = len({device.host for device in topology.devices}) == 1 or not self.training
         divides = not self.training or samples % count == 0
         if self.shares or (one_type and divides and (one_host or self.shape)):
+            if self.tries_fewer(topology):
+                sizes = tuple(shape for some in _halves(count)[::-1] for shape in shapes_on(topology, topology.devices[:some]))
             return Candidates(tuple(over(shape) for shape in sizes))
         if self.shape:
             speeds = Speeds(module, topology, training=self.training)
@@ -354,6 +361,12 @@ class MeshesSearch(MeshOptions):
         return plan, min(max(bound, plan.bound), plan.value), ""
 
 
+def _halves(count: int) -> tuple[int, ...]:
+    """``count``, the half of it, and so on, down to 2: how many devices a mesh of a decoder may have. What its members exchange
+    in a step of few tokens may take longer than what a larger mesh saves."""
+    return (count, *_halves(count // 2)) if count > 3 else (count,)
+
+
 @contextmanager
 def per_token(tokens: int) -> Iterator[None]:
     """Divides the bound that an error of a search tells by ``tokens``."""
@@ -438,7 +451,7 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
         certificate["search"] = INTERRUPTED + (f", {left} of {every} meshes not searched and not bounded" if left else "")
     if asked.strategy:
         certificate["strategy"] = asked.strategy
-    certificate |= _idle(found.sets, mesh, tried)
+    certificate |= _idle(found.sets, mesh, tried, "step" if objective_of(asked.objective).decodes else "microbatch")
     parts = len({one.devices for one in tried})
     shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
     if shapes_tried > 1:
@@ -454,8 +467,9 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
     return certificate
 
 
-def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate]) -> dict[str, str]:
-    """Why devices stay idle: what no plan on one mesh of all is below, and the best of the other sets."""
+def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate], run: str) -> dict[str, str]:
+    """Why devices stay idle: what no plan on one mesh of all is below, and the best of the other sets; in seconds of a
+    ``run``."""
     every = max((one.devices for one in tried), key=len)
     if len(mesh.devices) == len(every) or every not in sets:
         return {}
@@ -463,7 +477,7 @@ def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Seq
     second = min(others, key=lambda devices: others[devices])
     if sets[every] == math.inf:
         return {"idle": "on a mesh every device runs every op, and some of these cannot"}
-    text = f"on one mesh of all devices no plan is below {1000 * sets[every]:.4g} ms a microbatch"
+    text = f"on one mesh of all devices no plan is below {1000 * sets[every]:.4g} ms a {run}"
     if second != every:
         text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {1000 * sets[second]:.4g} ms"
     return {"idle": text}

@@ -187,6 +187,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
             if beside and len(topology.devices) > 2:
                 shapes = f", {IN_FEW_SHAPES}" if few(topology) else ""
                 return f"of all devices, or all of some types on some hosts{shapes} (no others are searched)"
+            if len(topology.devices) > 3 and searches[0].tries_fewer(topology):
+                shapes = f", {IN_FEW_SHAPES}" if few(topology) else ""
+                return f"of all devices, or the first half, quarter, .. of them{shapes} (no others are searched)"
             return (
                 f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if not self.shares and few(topology) else ""
             )

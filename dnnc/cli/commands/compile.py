@@ -280,7 +280,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
     from dnnc.compile.load import is_profiled
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
-    from passes.framework.registry import NO_MESH
+    from passes.framework.registry import ANY_FORM, ANY_MESH, NO_MESH
 
     if result.explanation is not None:
         _print_explanation(result)
@@ -294,10 +294,13 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     else:
         asked = f"--stages {options.stages} was asked for" if options.stages else ""
         asked = f"--shares {options.shares} was asked for" if options.shares not in ("", "equal") else asked
-        asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto", NO_MESH) else asked
+        asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", ANY_FORM, ANY_MESH, NO_MESH) else asked
         if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
             asked = f"{restricted.partition(';')[0].removeprefix('by ')} was asked for"
-        if not asked and result.plan.minimises.alone and "on meshes" not in dict(result.plan.certificate).get("kinds", ""):
+        meshed = any(stage.mesh for stage in result.plan.stages) or "on meshes" in dict(result.plan.certificate).get(
+            "kinds", ""
+        )
+        if not asked and result.plan.minimises.alone and not meshed:
             asked = "no stage there makes one sample faster; meshes were not searched"
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)

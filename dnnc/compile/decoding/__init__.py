@@ -3,6 +3,7 @@
 - ``loading``: the model, as a step reads it
 - ``steps``: the options of decoders, and the step
 - ``prompt``: the prompt program
+- ``step_of_batch``: the step for any number of sequences
 - ``choice``: batch and groups, where the objective chooses them
 - ``told``: what the certificate tells of tokens
 - ``genai``: a pipeline for onnxruntime-genai

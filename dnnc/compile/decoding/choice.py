@@ -1,87 +1,128 @@
 """How many sequences and groups a decoder is planned with, where nobody states them (``--batch auto``, ``--groups auto``).
 
-``chosen`` plans the step of a group of any allowed number of sequences, in any allowed number of groups, together with the
-stages: the step of one batch is the step of another, with numbers that are linear in the batch (``Batches``). The compilation
-then plans the stages for the batch and the groups that were best, and its plan has the bound of all of them.
+On single devices and replicas, ``Choosing`` plans the step of a group of any allowed number of sequences, in any allowed number
+of groups, together with the stages: the step of one batch is the step of another, with numbers that are linear in the batch
+(``Batches``). The compilation then plans the stages for the batch and the groups that were best, and its plan has the bound of
+all of them.
 
-That is of stages on single devices and replicas. On meshes of a stated shape the batch is the largest that fits: a step takes
-little longer with more sequences, which share its weights. Each stage has a group in work.
+On meshes a few are planned: of 1, 2, 4, .. groups each the largest batch that fits, for a step takes little longer with more
+sequences, which share its weights. Of plans on meshes the bound is for the batch and the groups that were chosen alone.
+
+Where a stated chunk of prompts does not fit beside what is chosen, ``Choosing.beside_chunk`` chooses among fewer.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
-from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.decoding.steps import fixed_batch, read_at, unsized, with_states
-from dnnc.compile.faults import ProfileOfOneBatch
+from dnnc.compile.context import pass_context
+from dnnc.compile.decoding.step_of_batch import StepOfBatch
+from dnnc.compile.decoding.steps import with_states
+from dnnc.compile.faults import ChunkOverMemory, ProfileOfOneBatch
 from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.notes import noted
 from dnnc.compile.options import build_pipeline, with_programs
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
-from ir.core.module import Module, Plan, Resource, State
+from ir.core.module import Plan
 from ir.core.outcomes import outcome
 from ir.core.topology import Topology
-from ir.text.witness import BOUND_FOR, CHOSEN
-from passes.costs.network import network
-from passes.framework.base import Pass
-from passes.framework.registry import ANY_FORM, NO_MESH
-from passes.partition.decoding import Batches, DecodingPlan, DecodingSearch, asked_of
+from ir.text.witness import BOUND_FOR, CHOSEN, ON_MESHES_FOR
+from passes.costs.memory.liveness import resource_bytes
+from passes.framework.base import NoBetterPlan, needed
+from passes.framework.registry import ANY_FORM, ANY_MESH, NO_MESH
+from passes.meshes.mesh import read_shape
+from passes.partition.options import MeshOptions
 
 SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16))
 """Batches that are tried at first; then all between the neighbours of the best."""
 MOST_GROUPS = 256
-READ = (2, 3)
-"""Batches at which a model is read: with one sequence, dimensions of length 1 may be left out."""
-GAP = 2e-3
-"""Relative: how far the bound of all batches may be from the best of them."""
-SECONDS = 20.0
-"""Of counted work, of each of both searches."""
+ON_MESHES = 2.0
+"""Seconds of counted work of the search on meshes for one batch, beside the search without them."""
+BETTER = 1.001
+"""Tokens a second of a plan on meshes over those of the best plan so far from which on it is chosen."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Choice:
     """``batch``, ``groups``: those that are best; no plan of single devices and replicas, of any that were allowed, has more
     than ``most`` tokens a second (0: no bound is known). ``most_groups``: the largest number of groups that was allowed;
-    ``allowed``: batches and groups that were, in words."""
+    ``allowed``: batches and groups that were, in words; ``rate``: tokens a second of the best plan."""
 
     batch: int
     groups: int
     most: float
     most_groups: int
     allowed: str
+    rate: float = 0.0
 
 
-def chosen(options: CompileOptions, topology: Topology, sink: DiagnosticSink) -> tuple[CompileOptions, Choice | None]:
-    """The options with numbers for what they leave open, and how these were found; None where nothing is open. Where nothing
-    fits the devices the numbers are the least, for the search to say what is missing. Raises as ``load_model``."""
-    if AUTO not in (options.batch, options.groups):
-        return options, None
-    if options.profile:
-        raise UsageError(ProfileOfOneBatch(), where="--profile")
-    pipeline = with_states(with_programs(build_pipeline(replace(options, batch=1, groups=1))), replace(options, groups=1))
-    groups = (1, MOST_GROUPS) if options.groups == AUTO else (int(options.groups or 1), int(options.groups or 1))
-    step = _Step(options, pipeline, topology)
-    search: Any = next(one for one in pipeline if one.name == "partition")
-    if search.mesh not in (NO_MESH, ANY_FORM):
-        return _on_mesh(step, search)
-    sizes = step.tried(SIZES) if options.batch == AUTO else (int(options.batch or 1),)
-    best = step.searched(sizes, groups, sink)
-    allowed = f"{groups[0]} to {groups[1]} groups" if groups[0] < groups[1] else f"{groups[0]} groups"
-    allowed = f"{allowed} and {_batches(sizes)}"
-    if best is None:
-        return replace(options, batch=sizes[0], groups=groups[0]), None
-    place = sizes.index(best.batch)
-    near_best = range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)])
-    between = step.tried([size for size in near_best if size not in sizes])
-    if between and (near := step.searched(between, groups, sink)) is not None:
-        best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
-        allowed = f"{allowed}, and {_batches(between)}"
-    choice = Choice(best.batch, best.groups, best.bound, groups[1], allowed)
-    return replace(options, batch=best.batch, groups=best.groups), choice
+class Choosing:
+    """The choice for ``options``, which leave the batch or the groups open. ``timed``: a context in which it is made. Raises as
+    ``load_model``."""
+
+    def __init__(self, options: CompileOptions, topology: Topology, timed: Callable[[], AbstractContextManager[None]]) -> None:
+        if options.profile:
+            raise UsageError(ProfileOfOneBatch(), where="--profile")
+        one = replace(options, groups=1)
+        pipeline = with_states(with_programs(build_pipeline(replace(one, batch=1))), one)
+        with timed():
+            self.options, self.step = options, StepOfBatch(options, pipeline, topology)
+        self.timed = timed
+        self.search: Any = next(step for step in pipeline if step.name == "partition")
+
+    def best(self, most: int = 0) -> tuple[CompileOptions, Choice | None]:
+        """The options with the best numbers, and how these were found. Where nothing fits the devices the numbers are the
+        least, for the search to say what is missing, and there is no choice. ``most``: sequences of a group at most, or groups
+        where the batch is stated; 0: no other limit than that of the search."""
+        options, sizes, groups = self.options, self.sizes(most), self.groups(most)
+        with self.timed():
+            choice = self.found(sizes, groups)
+        if choice is None:
+            return replace(options, batch=sizes[0], groups=groups[0]), None
+        if most:
+            choice = replace(choice, allowed=f"{choice.allowed}, beside which chunks of {options.chunk} fit")
+        return replace(options, batch=choice.batch, groups=choice.groups), choice
+
+    def found(self, sizes: Sequence[int], groups: tuple[int, int]) -> Choice | None:
+        """The best of these; None where nothing fits."""
+        choice = _on_devices(self.step, sizes, groups) if self.search.mesh in (NO_MESH, ANY_FORM) else None
+        if self.search.mesh == NO_MESH or self.search.without_mesh or len(self.step.topology.devices) == 1:
+            return choice
+        return _with_meshes(self.step, self.search, sizes, groups, choice)
+
+    def sizes(self, most: int) -> tuple[int, ...]:
+        """The batches that are tried at first."""
+        if self.options.batch != AUTO:
+            return (int(self.options.batch or 1),)
+        return self.step.tried([*(size for size in SIZES if not most or size < most), *([most] if most else [])])
+
+    def groups(self, most: int) -> tuple[int, int]:
+        """The fewest and the most groups."""
+        if self.options.groups != AUTO:
+            return (int(self.options.groups or 1),) * 2
+        return 1, most if most and self.options.batch != AUTO else MOST_GROUPS
+
+    def beside_chunk(self, sink: DiagnosticSink, planned: Callable[[CompileOptions, Choice | None], T]) -> T:
+        """What ``planned`` makes of the best numbers. Where a stated chunk of prompts does not fit beside these, of fewer
+        sequences of a group, or groups where the batch is stated: a 32nd fewer, then a 16th, and so on until it fits. Raises as
+        ``planned``; ``sink`` has what the last plan told."""
+        before, (options, choice) = len(sink.diagnostics), self.best()
+        first = (options.batch if self.options.batch == AUTO else options.groups) or 1
+        most, fewer = int(first), max(1, int(first) // 32)
+        while True:
+            try:
+                return planned(options, choice)
+            except Infeasible as error:
+                if choice is None or most == 1 or error.diagnostics[0].code != ChunkOverMemory.code:
+                    raise
+            most, fewer = max(1, int(first) - fewer), 2 * fewer
+            del sink.diagnostics[before:]
+            options, choice = self.best(most)
 
 
 def with_choice(plan: Plan, choice: Choice | None) -> Plan:
@@ -94,70 +135,84 @@ def with_choice(plan: Plan, choice: Choice | None) -> Plan:
     if not choice.most:
         told += f"{BOUND_FOR}{alone}"
     elif "kinds" in dict(plan.certificate):
-        told += f"; stages on meshes were searched for {alone}"
+        told += f"; no plan has replicas beside a mesh{ON_MESHES_FOR}{alone}"
     return noted(replace(plan, bound=bound, status=outcome(plan.value, bound)), **{CHOSEN: told})
 
 
-def _on_mesh(step: _Step, search: Any) -> tuple[CompileOptions, Choice]:
-    """The options with the largest batch for which there is a plan on meshes of the shape that ``search``, the pass
-    ``partition``, is asked for, and a group for each stage."""
-    options = step.options
-    groups = int(options.groups) if options.groups not in (None, AUTO) else max(search.stages, 1)
-    sizes = step.tried(SIZES) if options.batch == AUTO else (int(options.batch or 1),)
+def _on_devices(step: StepOfBatch, sizes: Sequence[int], groups: tuple[int, int]) -> Choice | None:
+    """The best on single devices and replicas; None where nothing fits."""
+    best = step.searched(sizes, groups)
+    if best is None:
+        return None
+    allowed = f"{groups[0]} to {groups[1]} groups" if groups[0] < groups[1] else f"{groups[0]} groups"
+    allowed = f"{allowed} and {_batches(sizes)}"
+    place = sizes.index(best.batch)
+    near_best = range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)])
+    between = step.tried([size for size in near_best if size not in sizes])
+    if between and (near := step.searched(between, groups)) is not None:
+        best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
+        allowed = f"{allowed}, and {_batches(between)}"
+    return Choice(best.batch, best.groups, best.bound, groups[1], allowed, best.tokens_per_second)
 
-    def too_large(size: int) -> bool:
+
+def _with_meshes(
+    step: StepOfBatch, search: Any, sizes: Sequence[int], groups: tuple[int, int], alone: Choice | None
+) -> Choice | None:
+    """The best of ``alone``, the choice on single devices and replicas, and of a few plans on meshes; None where nothing fits.
+    ``search``: the pass ``partition``. Numbers of groups are tried until more have no more tokens a second."""
+    asked: dict[str, Any] = {field.name: getattr(search, field.name) for field in fields(MeshOptions)}
+    if search.mesh == ANY_FORM:
+        asked |= {"mesh": ANY_MESH, "replicas": 1, "time_limit": min(search.time_limit or ON_MESHES, ON_MESHES)}
+    meshes, devices = type(search)(**asked), len(step.topology.devices)
+    most = devices // math.prod(read_shape(meshes.shape, devices) if meshes.shape else (1,))
+    numbers = [groups[0]]
+    if groups[0] < groups[1]:
+        limit = min(groups[1], search.stages or most)
+        numbers = [limit] if search.stages else [2**n for n in range(limit.bit_length())]
+    allowed, bound, worth = _batches(sizes), 0.0, 0.0
+    if alone is not None:
+        allowed, bound, worth = alone.allowed, alone.most, alone.rate * BETTER
+    best, tried, last = alone, list[int](), 0.0
+    for number in numbers:
+        tried.append(number)
+        size, rate = _largest(step, meshes, sizes, number, worth)
+        if rate > (best.rate * BETTER if best is not None else 0.0):
+            best = Choice(size, number, bound, number if search.stages == 1 else groups[1], allowed, rate)
+        if last and rate <= last * BETTER:
+            break
+        last = rate
+    if best is None or (len(sizes) == len(tried) == 1):
+        return best
+    largest = "the largest that fits"
+    if alone is None and len(tried) == 1:
+        return replace(best, allowed=f"{allowed}, {largest} on the mesh")
+    each = f"{largest} in {'each of ' * (len(tried) > 1)}{', '.join(map(str, tried))} group{'s' * (tried != [1])}"
+    return replace(best, allowed=f"{allowed}, {each}" if alone is None else f"{allowed}; on meshes {each}")
+
+
+def _largest(step: StepOfBatch, search: Any, sizes: Sequence[int], groups: int, better: float) -> tuple[int, float]:
+    """The largest of the batches for which there is a plan on meshes of so many groups, and its tokens a second; zeros where
+    there is none, or it has no more than ``better`` tokens a second."""
+    memory = [step.topology.memory(device) for device in step.topology.devices]
+    room = math.inf if None in memory else sum(filter(None, memory))
+    low, high, found = 0, len(sizes), (0, 0.0)
+    while high and sum(resource_bytes(step.at(sizes[high - 1], groups), groups).values()) > room:
+        high -= 1
+    context = pass_context(DiagnosticSink())
+    if better:
+        known = Plan("@plan", search.objective, "sum", 1 / better, 1 / better, 0.0, "within-gap", math.inf, ())
+        context = replace(context, incumbent=known)
+    place = max(high - 1, 0)
+    while low < high:
         try:
-            search.run(step.at(size, groups), pass_context(DiagnosticSink(), lambda label, fraction: None))
+            module = search.run(step.at(sizes[place], groups), context)
+            found, low = (sizes[place], 1 / needed(module, Plan).value), place + 1
+        except NoBetterPlan:
+            return found
         except Infeasible:
-            return True
-        return False
-
-    fits = bisect.bisect_left(sizes, True, key=too_large) if len(sizes) > 1 else 1
-    batch = sizes[max(fits - 1, 0)]
-    allowed = _batches(sizes) + (", the largest that fits on the mesh" if len(sizes) > 1 else "")
-    return replace(options, batch=batch, groups=groups), Choice(batch, groups, 0.0, groups, allowed)
-
-
-class _Step:
-    """The step of a decoder, for any batch."""
-
-    def __init__(self, options: CompileOptions, pipeline: Sequence[Pass], topology: Topology) -> None:
-        self.options, self.pipeline, self.topology = options, pipeline, topology
-        self.file = unsized(options)
-        self.fixed = fixed_batch(self.file, options)
-        """The batch that the file fixes."""
-        self.linear = Batches(*((batch, self.read(batch)) for batch in READ)) if self.fixed is None else None
-        self.alike = self.linear is not None and self.linear.alike
-
-    def tried(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Those of the batches that are planned: every fourth where each is read by itself."""
-        if self.fixed is not None:
-            return (self.fixed,) if sizes else ()
-        return tuple(sizes if self.alike else sizes[::4])
-
-    def read(self, batch: int) -> Module:
-        """The module of the step, with costs."""
-        options = replace(self.options, batch=batch, groups=1)
-        module = read_at(options, 1, self.pipeline, pass_context(DiagnosticSink()), self.file)
-        return with_topology(module, self.topology, self.pipeline)
-
-    def at(self, batch: int, groups: int) -> Module:
-        """The step of ``groups`` groups of ``batch`` sequences."""
-        module = self.linear.at(batch) if self.alike and self.linear is not None else self.read(batch)
-        symbols = (
-            replace(one, data=replace(one.data, sets=groups))
-            if isinstance(one, Resource) and isinstance(one.data, State)
-            else one
-            for one in module.symbols
-        )
-        return replace(module, symbols=tuple(symbols))
-
-    def searched(self, sizes: Sequence[int], groups: tuple[int, int], sink: DiagnosticSink) -> DecodingPlan | None:
-        """The best plan of these batches, with its bound; None where nothing fits."""
-        modules = {size: self.at(size, 1) for size in sizes}
-        net, asked = network(self.topology), self.options
-        found = asked_of(modules, self.topology, net, groups, stages=asked.stages or 0, replicas=asked.replicas or 0)
-        return DecodingSearch(found.decoding, GAP, SECONDS).run()
+            high = place
+        place = (low + high) // 2
+    return found
 
 
 def _batches(sizes: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from dnnc.check.witness import verify_build
 from dnnc.check.witness.facts import facts_of
 from dnnc.check.witness.verify import verified
 from dnnc.compile.decoding import with_states
-from dnnc.compile.decoding.choice import _Step
+from dnnc.compile.decoding.step_of_batch import StepOfBatch
 from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, plan_model
 from dnnc.compile.flags import AUTO
 from dnnc.machines import machines_of
@@ -111,7 +111,7 @@ def test_steps_of_other_batches_follow_from_two(tmp_path: Path) -> None:
     asked, sink = options("preset:cpu-2", batch=AUTO), DiagnosticSink()
     topology = machines_of("preset:cpu-2", sink, lambda label, fraction: None, training=False)
     pipeline = with_states(build_pipeline(options("preset:cpu-2", mesh="none")), asked)
-    step, net = _Step(asked, pipeline, topology), network(topology)
+    step, net = StepOfBatch(asked, pipeline, topology), network(topology)
     assert step.linear.alike
     for batch in (5, 9):
         found = asked_of({batch: step.linear.at(batch)}, topology, net, (1, 1))
@@ -206,6 +206,53 @@ def test_the_batch_of_a_stated_mesh_is_the_largest_that_fits(tmp_path: Path) -> 
     assert verify_build(tmp_path / "b").violations == []
     with pytest.raises(Infeasible):
         planned(two, mesh="2", batch=batch + 1, groups=1)
+
+
+@pytest.mark.slow
+def test_one_group_has_the_batch_that_is_best_on_meshes(tmp_path: Path) -> None:
+    """A group alone keeps one of two stages busy, and both members of a mesh: the choice without meshes is of one device."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 500))
+    chosen = planned(two, groups=1)
+    assert chosen.stages[0].mesh
+    told = dict(chosen.certificate)["chosen"]
+    assert (
+        "; on meshes the largest that fits in 1 group; no plan has replicas beside a mesh; that of plans on meshes is" in told
+    )
+    assert f", on meshes for 1 group of {chosen.tokens} alone: lower bound" in proof_text(chosen)
+    alone = planned(two, groups=1, mesh="none")
+    assert chosen.value <= planned(two, groups=1, batch=alone.tokens).value < alone.value
+
+
+@pytest.mark.slow
+def test_as_many_groups_as_are_best_on_meshes(tmp_path: Path) -> None:
+    """Two stages of one device each need two groups, and exchange less than a mesh of two."""
+    two = machines(tmp_path / "t.toml", ("core", 1, 2, 4000))
+    two.write_text(two.read_text().replace("1 us", "2000 us"))
+    found = compile_model(options(two, tmp_path / "b", batch=4, mesh="auto", stages=0), sink=DiagnosticSink()).plan
+    assert "the largest that fits in each of 1, 2" in dict(found.certificate)["chosen"]
+    groups = json.loads((tmp_path / "b" / "plan.json").read_text())["decoding"]["groups"]
+    assert groups == len(found.stages) == 2
+    assert found.value < planned(two, mesh="auto", batch=4).value
+
+
+@pytest.mark.slow
+def test_one_mesh_may_have_fewer_devices(tmp_path: Path) -> None:
+    """Of eight members of which two work apart, the others would compute what these do. A stated shape has all its members."""
+    eight = machines(tmp_path / "t.toml", ("core", 1, 8, 4000))
+    eight.write_text(eight.read_text().replace("1 us", "300 us"))
+    found = planned(eight, mesh="auto", batch=1, groups=1)
+    assert [len(stage.devices) for stage in found.stages] == [2]
+    assert found.value <= min(planned(eight, mesh=mesh, batch=1, groups=1).value for mesh in ("8", "2x4"))
+    assert "on one mesh of all devices no plan is below" in dict(found.certificate)["idle"]
+
+
+@pytest.mark.slow
+def test_a_batch_is_chosen_beside_a_stated_chunk(tmp_path: Path) -> None:
+    core = machines(tmp_path / "t.toml", ("core", 1, 1, 600))
+    free, beside = planned(core), planned(core, chunk=31)
+    assert free.tokens > beside.tokens
+    assert "beside which chunks of 31 fit" in dict(beside.certificate)["chosen"]
+    assert "in chunks of 31" in dict(beside.certificate)["tokens"]
 
 
 def test_what_tokens_exclude_is_told(tmp_path: Path) -> None:
