@@ -24,7 +24,8 @@ FLOATS = {TensorProto.FLOAT: 4, TensorProto.DOUBLE: 8}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``proof``: refused (by what opens a build), refuted, not proven or proven; ``runs``: refused, fail, differ or equal."""
+    """``proof``: refused (by what opens a build), refuted, not proven or proven; ``runs``: refused, fail, differ, equal
+    or not run."""
 
     proof: str
     runs: str

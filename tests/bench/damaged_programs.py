@@ -163,27 +163,30 @@ def rounding(build: Path) -> float | None:
     return max(_SAME, 10 * max(max(one.alone or 0.0, one.chained or 0.0) for one in compared))
 
 
-def outcome(folder: Path, samples: int, tolerance: float | None) -> Outcome:
-    """What the proof says of a damaged build, and what a comparison on so many random inputs does."""
+def outcome(folder: Path, whole: Path, samples: int, *, always: bool) -> Outcome:
+    """What the proof says of a damaged copy of the build ``whole``, and what a comparison on so many random inputs does: of
+    copies that are proven, or ``always``."""
     try:
         build = Build.open(folder)
         report = prove_build(build)
         proof, message = report.verdict, "" if report.proven else str(report.failures[0][1].message)
     except InvalidInput as error:
         return Outcome("refused", "refused", str(error).splitlines()[0])
+    if not report.proven and not always:
+        return Outcome(proof, "not run", message)
     try:
-        options = CheckOptions(seed=1, samples=samples, tolerance=tolerance)
+        options = CheckOptions(seed=1, samples=samples, tolerance=rounding(whole))
         runs = "equal" if check_build(build, options).passed else "differ"
     except (DnncError, RuntimeFailure):
         runs = "fail"
     return Outcome(proof, runs, message)
 
 
-def damaged(build: Path, kind: str, seed: int, folder: Path, samples: int = 2) -> Outcome | None:
+def damaged(build: Path, kind: str, seed: int, folder: Path, samples: int = 2, *, always: bool = False) -> Outcome | None:
     """The outcome of a damage to a copy of ``build`` in the empty ``folder``; None where there is no place for it."""
     copy = folder / "build"
     shutil.copytree(build, copy)
-    return outcome(copy, samples, rounding(build)) if KINDS[kind](copy, random.Random(f"{kind} {seed}")) else None
+    return outcome(copy, build, samples, always=always) if KINDS[kind](copy, random.Random(f"{kind} {seed}")) else None
 
 
 def main() -> None:
@@ -212,7 +215,7 @@ def main() -> None:
                     copy = shutil.copytree(build, Path(folder) / "build")
                     found = damaged_training.damaged(copy, kind, random.Random(f"{kind} {seed}"))
                 else:
-                    found = damaged(build, kind, seed, Path(folder), samples=20)
+                    found = damaged(build, kind, seed, Path(folder), samples=20, always=True)
             if found is None:  # no place for it
                 continue
             left[training] -= 1
