@@ -64,31 +64,17 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, and prove how close to the best
     split it is. Times are in milliseconds."""
+    given = locals()
     from dnnc.workloads.methods import SolveOptions
 
-    options = SolveOptions(
+    options = opt.named(
+        SolveOptions,
+        given,
         file=str(file),
-        format=format.value if format else "",
-        objective=objective or "",
-        split=split.value,
-        comm=comm.value,
-        accelerators=accelerators,
-        cpus=cpus,
         memory=_bytes(memory),
         bandwidth=_rate(bandwidth),
-        forward=forward,
-        time_limit=time_limit,
-        straight=straight,
-        schedule=schedule.value if schedule else "",
-        microbatches=microbatches,
-        replicas=replicas,
         hierarchy=_groups(hierarchy),
         inner_bandwidth=_rate(inner_bandwidth, "--inner-bandwidth"),
-        pieces=pieces,
-        topology=topology or "",
-        by_bytes=by_bytes,
-        method=method.value,
-        compare=compare,
         expert=str(expert or ""),
     )
     _solve(options, out, json=json, timing=timing, quiet=quiet)

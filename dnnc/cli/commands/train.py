@@ -73,6 +73,7 @@ def train(
     --cluster: on the hosts of the plan, by Ray. Each gets the bytes that its ranks read, once; checkpoints are written here.
     --retries goes on by itself where a process or a host is lost, from the last checkpoint, with the same result.
     """
+    given = locals()
     from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.hosts.faults import NotWithCluster
     from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable
@@ -93,27 +94,8 @@ def train(
     if runs is not None:
         require_row(opened.files, hosts=nodes, trains=True, emulate=emulate)
     require_here(opened.files, hosts=nodes if on_cluster is None else None, trains=True, emulate=emulate)
-    options = TrainOptions(
-        steps=steps,
-        data=data,
-        last_batch=last_batch or "",
-        seed=seed or 0,
-        checkpoint=checkpoint,
-        every=every,
-        resume=_opened(resume) if resume is not None else None,
-        out=out or checkpoint,
-        timeout=timeout,
-        threads=threads or 0,
-        nodes=nodes,
-        node=node,
-        meeting=meet,
-        secret=secret,
-        slow=tuple(slow or ()),
-        emulate=emulate,
-        eval_data=eval_data,
-        eval_every=eval_every,
-        patience=patience,
-    )
+    opened_state = _opened(resume) if resume is not None else None
+    options = opt.named(TrainOptions, given, resume=opened_state, out=out or checkpoint, meeting=meet)
     require_evaluable(options, on_cluster)
     slow_devices(options.slow)
     if check:

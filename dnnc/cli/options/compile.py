@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,6 @@ from dnnc.cli.options import shared as opt
 
 if TYPE_CHECKING:
     from dnnc.compile.flags import CompileOptions
-    from dnnc.compile.training import TrainingOptions
 
 
 class Search(StrEnum):
@@ -257,17 +255,8 @@ LoadTest = Annotated[
 
 
 def options_of(given: Mapping[str, Any], **parsed: Any) -> CompileOptions:
-    """The options of a compilation. ``given``: parameters of a command, of which those count that have the name of a field;
-    None is the field's default. ``parsed``: fields that are not their parameter as it is."""
+    """The options of a compilation, of which ``given`` and ``parsed`` are as for ``named``."""
     from dnnc.compile.flags import CompileOptions
     from dnnc.compile.training import TrainingOptions
 
-    def named(record: type[CompileOptions | TrainingOptions]) -> dict[str, Any]:
-        found = {one.name: given.get(one.name) for one in fields(record) if one.name not in parsed}
-        return {name: _as_field(value) for name, value in found.items() if value is not None}
-
-    return CompileOptions(**named(CompileOptions), training=TrainingOptions(**named(TrainingOptions)), **parsed)
-
-
-def _as_field(value: Any) -> Any:
-    return value.value if isinstance(value, StrEnum) else tuple(value) if isinstance(value, list) else value
+    return opt.named(CompileOptions, given, training=opt.named(TrainingOptions, given), **parsed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -30,8 +30,11 @@ from ir.core.limits import LIMITS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from dnnc.engines.hosts.options import ClusterOptions
 
+R = TypeVar("R", bound="DataclassInstance")
 MOST_SECONDS = 1e6
 """The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
 MOST = (1 << 63) - 1
@@ -345,3 +348,14 @@ def parse_sizes(items: Iterable[str] | None) -> dict[str, int | str | range]:
         else:
             dims[name] = value
     return dims
+
+
+def named(record: type[R], given: Mapping[str, Any], **parsed: Any) -> R:
+    """A record of options. ``given``: parameters of a command, of which those count that have the name of a field; None is the
+    field's default. ``parsed``: fields that are not their parameter as it is."""
+    own = {one.name: given.get(one.name) for one in fields(record) if one.name not in parsed}
+    return record(**{name: _as_field(value) for name, value in own.items() if value is not None}, **parsed)
+
+
+def _as_field(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else tuple(value) if isinstance(value, list) else value
