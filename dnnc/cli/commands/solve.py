@@ -143,30 +143,12 @@ def verify_plan(
     its value, its bound and its gap. Every violation is named; the exit code is 5 when there is one.
 
     An option overrides what RESULT says. The machines are those of FILE and the options, or of TOPOLOGY; of DIR its own."""
+    parameters = {name: value for name, value in locals().items() if value is not None and value is not False}
     if file.is_dir():
-        of_splits = {
-            "RESULT": result,
-            "--objective": objective,
-            "--comm": comm,
-            "--split": split,
-            "--schedule": schedule,
-            "--straight": straight or None,
-            "--microbatches": microbatches,
-            "--pieces": pieces,
-            "--hierarchy": hierarchy,
-            "--inner-bandwidth": inner_bandwidth,
-            "--format": format,
-            "--topology": topology,
-            "--bytes": by_bytes or None,
-            "--accelerators": accelerators,
-            "--cpus": cpus,
-            "--memory": memory,
-            "--bandwidth": bandwidth,
-            "--forward": forward or None,
-        }
-        given = [name for name, value in of_splits.items() if value is not None]
-        if given:
-            raise UsageError(NotOfDirectory(tuple(given)), where=str(file))
+        named = {"result": "RESULT", "by_bytes": "--bytes"}
+        of_splits = [name for name in parameters if name not in ("file", "search", "json", "quiet")]
+        if flags := tuple(named.get(name, f"--{name.replace('_', '-')}") for name in of_splits):
+            raise UsageError(NotOfDirectory(flags), where=str(file))
         _verify_directory(file, search=search, json=json, quiet=quiet)
         return
     if not file.exists():

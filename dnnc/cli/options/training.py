@@ -74,44 +74,15 @@ Loss = Annotated[
 Optimizer = Annotated[
     OptimizerName | None, typer.Option(help="training: the rule that updates weights (default: adam).", show_default=False)
 ]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        "--learning-rate",
-        min=0.0,
-        callback=opt.finite,
-        metavar="NUMBER",
-        help="training: the optimizer's learning rate (default: torch's).",
-        show_default=False,
-    ),
-]
-Momentum = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        callback=opt.finite,
-        metavar="NUMBER",
-        help="training: momentum of sgd (default: 0, or 0.9 of --optimizer momentum).",
-        show_default=False,
-    ),
-]
-WeightDecay = Annotated[
-    float | None,
-    typer.Option(
-        "--weight-decay",
-        min=0.0,
-        callback=opt.finite,
-        metavar="NUMBER",
-        help="training: the optimizer's weight decay (default: torch's).",
-        show_default=False,
-    ),
-]
 
 
-def _number(flag: str, help: str) -> Any:
-    return typer.Option(flag, metavar="NUMBER", callback=opt.finite, help=f"training: {help}", show_default=False)
+def _number(flag: str, help: str, least: float | None = None) -> Any:
+    return typer.Option(flag, min=least, metavar="NUMBER", callback=opt.finite, help=f"training: {help}", show_default=False)
 
 
+LearningRate = Annotated[float | None, _number("--learning-rate", "the optimizer's learning rate (default: torch's).", 0.0)]
+Momentum = Annotated[float | None, _number("--momentum", "momentum of sgd (default: 0, or 0.9 of --optimizer momentum).", 0.0)]
+WeightDecay = Annotated[float | None, _number("--weight-decay", "the optimizer's weight decay (default: torch's).", 0.0)]
 Beta1 = Annotated[float | None, _number("--beta1", "decay of Adam's average of gradients (default: 0.9).")]
 Beta2 = Annotated[float | None, _number("--beta2", "decay of Adam's average of squares (default: 0.999).")]
 Epsilon = Annotated[float | None, _number("--epsilon", "what Adam adds to the divisor (default: 1e-8).")]

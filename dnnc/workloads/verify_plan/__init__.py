@@ -61,38 +61,14 @@ IR = "ir"
 """The format of a workload in IR text."""
 
 
-def verify_files(
-    workload: Path,
-    result: Path,
-    limits: Limits,
-    *,
-    topology: Topology | None = None,
-    by_bytes: bool = False,
-    format: str = "",
-    objective: str = "",
-    comm: str = "",
-    split: str = "",
-    options: Mapping[str, Any] | None = None,
-    forward: bool = False,
-) -> Report:
-    """Reads both files and verifies. Raises InvalidInput for a file that cannot be read, UsageError for wrong options."""
+def verify_files(workload: Path, result: Path, limits: Limits, *, format: str = "", **asked: Any) -> Report:
+    """Reads both files and verifies, as ``verify`` is ``asked``. Raises InvalidInput for a file that cannot be read, UsageError
+    for wrong options."""
     text = read_input_text(workload, "a workload", LIMITS.text_bytes)
     claimed = parse_json(read_input_text(result, "a split as JSON", LIMITS.text_bytes), str(result))
+    format = format or (IR if workload.suffix == ".ir" else "")
     try:
-        return verify(
-            text,
-            claimed,
-            limits,
-            topology=topology,
-            by_bytes=by_bytes,
-            format=format or (IR if workload.suffix == ".ir" else ""),
-            objective=objective,
-            comm=comm,
-            split=split,
-            options=options,
-            forward=forward,
-            where=str(workload),
-        )
+        return verify(text, claimed, limits, format=format, where=str(workload), **asked)
     except Malformed as error:
         fault = WrongSplit(str(error)) if error.result else WrongWorkload(str(error))
         raise InvalidInput(fault, where=str(result if error.result else workload)) from None
