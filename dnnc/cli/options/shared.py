@@ -30,11 +30,9 @@ from ir.core.limits import LIMITS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from dnnc.engines.hosts.options import ClusterOptions
 
-R = TypeVar("R", bound="DataclassInstance")
+R = TypeVar("R")
 MOST_SECONDS = 1e6
 """The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
 MOST = (1 << 63) - 1
@@ -353,7 +351,8 @@ def parse_sizes(items: Iterable[str] | None) -> dict[str, int | str | range]:
 def named(record: type[R], given: Mapping[str, Any], **parsed: Any) -> R:
     """A record of options. ``given``: parameters of a command, of which those count that have the name of a field; None is the
     field's default. ``parsed``: fields that are not their parameter as it is."""
-    own = {one.name: given.get(one.name) for one in fields(record) if one.name not in parsed}
+    names = {one.name for one in fields(record)} - parsed.keys()  # type: ignore[arg-type]
+    own = {name: given.get(name) for name in names}
     return record(**{name: _as_field(value) for name, value in own.items() if value is not None}, **parsed)
 
 
