@@ -2,10 +2,9 @@
 
 An op is *constant* where it reads nothing but what constant ops make, positions of tokens and masks of an encoder, which every
 stage of a decoder is given, and constants that are small or repeat one number and that training does not move, is not random,
-and no result of it is
-one of the function or is captured by the body of another op. Nor is what ends a chain of epilogues (``op_time``) because
-several ops read it, if one of these could be fused: alone with it in a stage it would be, and what an op costs must not hang on
-where others are. A constant op belongs to no unit: a run holds those it reads.
+and no result of it is one of the function or is captured by the body of another op. Nor is what ends a chain of epilogues
+(``op_time``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and what an op
+costs must not hang on where others are. A constant op belongs to no unit: a run holds those it reads.
 Written down, all stages but the first have copies of it (``passes.plan.copies``).
 """
 
@@ -23,7 +22,7 @@ from passes.graph.positional import POSITION
 
 def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     """Positions of the constant ops of ``func``; ``weights``: resources that are neither small nor repeat one number,
-    nor masks that each stage is given."""
+    nor read for positions."""
     kept = {value.name for value in func.results}
     for op in func.ops:
         kept.update(name for name in reads(op) if name not in op.operands)

@@ -25,8 +25,9 @@ def positional(module: Module) -> frozenset[int]:
     position = f"%{dict(func.attributes)[POSITION].value}" if POSITION in dict(func.attributes) else ""
     if not position or position == "%":
         return frozenset()
-    states = module.states
-    known, found = {position, *given_masks(module)}, []
+    states, resources = module.states, module.resources
+    masks = {name for name, state in states.items() if not state.result and _rank(resources[name].type) <= 2}
+    known, found = {position, *masks}, []
     for i, op in enumerate(func.ops):
         names = list(reads(op))
         if known.intersection(names) and all(name in known or (name[0] == "@" and name not in states) for name in names):
@@ -36,10 +37,10 @@ def positional(module: Module) -> frozenset[int]:
     return frozenset(i for i in found if not any(value.name in outputs for value in func.ops[i].results))
 
 
-def given_masks(module: Module) -> frozenset[str]:
-    """The states, such as the mask of an encoder, that no step changes and of which each stage that reads them has its own."""
-    resources = module.resources
-    return frozenset(name for name, state in module.states.items() if not state.result and _rank(resources[name].type) <= 2)
+def read_for_positions(module: Module) -> frozenset[str]:
+    """The resources and states that ops read which positions alone decide: each stage that needs these ops has them."""
+    ops = module.entry.ops
+    return frozenset(name for i in positional(module) for name in reads(ops[i]) if name.startswith("@"))
 
 
 def _rank(type_: Type) -> int:

@@ -372,9 +372,9 @@ def test_members_of_a_mesh_keep_their_parts_of_caches(
 
 @pytest.mark.slow
 def test_each_stage_of_meshes_makes_the_mask_of_the_encoder(tmp_path: Path) -> None:
-    """So that the prompt program sends what the step sends."""
+    """And those of long caches, so that the prompt program sends what the step sends."""
     spec = "zoo:t5-base,layers=2,hidden=64,heads=4,ffn=64,vocab=64,seq=6,cache=inplace"
-    sizes: dict[str, Any] = {"context": 16, "batch": 2, "groups": 2, "chunk": 4}
+    sizes: dict[str, Any] = {"context": 1000, "batch": 2, "groups": 2, "chunk": 4}
     plan, sink = compiled(spec, tmp_path / "b", "preset:cpu-4", **sizes, mesh="2", stages=2)
     assert plan["decoding"]["chunk"] == 4, sink.diagnostics
     assert not [cut for cut in plan["cuts"] if "mask" in cut["tensor"]]

@@ -59,7 +59,7 @@ from passes.costs.learning import recomputes, scales, updated_bytes
 from passes.costs.memory.liveness import resource_bytes
 from passes.costs.op_time import is_head
 from passes.graph.folding import Folding
-from passes.graph.positional import given_masks
+from passes.graph.positional import read_for_positions
 from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.member_work import MemberWork
 from passes.meshes.layouts import Layouts, Placements, can_be_split, coherent, gradient_layout, layouts_of
@@ -119,13 +119,13 @@ class ShardInput:
     """The one that the problem was built with."""
     states: Mapping[str, str] = field(default_factory=dict)
     """By name of a state: the name of the value that it becomes, empty of one that no step changes."""
-    masks: frozenset[str] = frozenset()
-    """States that no step changes and that are as small as a mask: each stage is given them."""
+    copied: frozenset[str] = frozenset()
+    """Of a decoder, what ops that positions alone decide read: constants, and masks that are given."""
 
     @property
     def one_home(self) -> frozenset[str]:
-        """The resources that a stage has for itself: neither small nor repeating one number, nor a mask that is given."""
-        return frozenset(self.kept.values()) - self.filled | self.states.keys() - self.masks
+        """The resources that a stage has for itself: neither small nor repeating one number, nor read for positions."""
+        return (frozenset(self.kept.values()) - self.filled | self.states.keys()) - self.copied
 
     def keeping(self, in_flight: int) -> ShardInput:
         """The problem in which ``in_flight`` microbatches save bytes for their backward passes; this one has one in flight."""
@@ -301,7 +301,7 @@ class _OnMesh:
             tuple(saved),
             overlap,
             {name: f"%{state.result}" if state.result else "" for name, state in builder.module.states.items()},
-            given_masks(builder.module),
+            read_for_positions(builder.module),
         )
 
     def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
