@@ -8,10 +8,9 @@ finds the best plan under these, the forms of mesh in it get the tables of their
 all that decides the value has them. Its plan is then solved stage by stage, each given the layouts that the stages before it
 really send, and priced with the real links (``solved``). Where that costs a stage more than its bound, the programme is asked
 again, with what was seen in the place of the bound, for a plan that is better still. Where value and bound are still apart,
-plans on blocks of one size each are tried, the larger of which have few stages to send to; then bounds are made of better plans
-only: in these, stages are so short that a value with many readers is sent to many. In the end runs are searched one by one.
-Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem is
-built for a better one.
+plans on blocks of one size each are tried, the larger of which have few stages to send to. In the end runs are searched one by
+one. Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem
+is built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -63,8 +62,8 @@ from passes.solvers.work import now
 NEAR = 1e-2
 """Relative gap at which plans of one size of block are not looked for, and the search for few microbatches in flight ends."""
 FAR = 5e-2
-"""Relative gap of a training step's plan and bound beyond which searches of single runs are not
-tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
+"""Relative gap of a training step's plan and bound beyond which runs are not searched one by one. On 24 devices in 6 hosts that
+took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
 SUFFICES = ((1 / 60, 2e-2), (1 / 15, 5e-2))
 """Parts of the time, and relative gaps: once such a part has passed, the search for a training step ends at such a gap, unless
 less than ``ENOUGH_PROVEN`` is asked for. What is predicted of a step is not more exact, and the last percent takes most of a
