@@ -397,6 +397,15 @@ class NoPromptProgram(Fault, code="W1046"):
     reason: str
 
 
+class RoundedTogether(Fault, code="W1065"):
+    """A decoder rounds activations by the largest one of the whole batch, so that an answer depends on those beside it."""
+
+    message = "{op} rounds the tokens of all {batch} sequences of a group by their largest value: answers depend on each other"
+    hint = "--batch 1 computes each as the file does, and weights of 4 bits round no activations together"
+    op: str
+    batch: int
+
+
 class ChunkOverMemory(Fault, code="E1060"):
     """The program that takes the stated number of tokens of a prompt at once needs more memory than a device has."""
 

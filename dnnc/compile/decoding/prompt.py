@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dnnc.compile.decoding.steps import chunk_of, read_at
-from dnnc.compile.faults import ChunkOverMemory, NoPromptProgram, SmallerChunk
+from dnnc.compile.faults import ChunkOverMemory, NoPromptProgram, RoundedTogether, SmallerChunk
 from dnnc.compile.flags import CompileOptions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, Severity
@@ -29,6 +29,9 @@ from passes.prepare.states.faults import MaskTooLarge
 from passes.programs.localize import LocalizePass
 from passes.programs.lower import LowerPass
 
+_ROUNDED_TOGETHER = {"onnx.DynamicQuantizeLinear", "onnx.com.microsoft.DynamicQuantizeMatMul"}
+"""Ops whose scale is computed from all elements of a tensor, those of other sequences too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -42,9 +45,18 @@ class Prompt:
 def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Prompt | None:
     """The prompt program for the planned module of a step, expanded; None where there is none. Its chunk is halved until each
     stage fits its devices, with a note; raises Infeasible for a stated ``--chunk`` that does not fit. Warns where the model
-    cannot be written at several tokens."""
+    cannot be written at several tokens, and where it rounds several sequences together."""
     asked = chunk_of(options)
-    if options.context is None or "decoding.context" not in dict(planned.entry.attributes) or asked <= 1:
+    if options.context is None or "decoding.context" not in dict(planned.entry.attributes):
+        return None
+    rounding = next((op.id for op in planned.entry.ops if op.name in _ROUNDED_TOGETHER), None)
+    if rounding is not None and (batch := _batch(planned)) > 1:
+        context.sink.warn(RoundedTogether(rounding, batch), where=rounding)
+    if asked <= 1:
+        return None
+    if rounding is not None:
+        reason = f"{rounding} rounds all tokens by their largest value, so that tokens beside a chunk would change it"
+        context.sink.warn(NoPromptProgram(asked, reason), where="--chunk")
         return None
     if recurrent := [state.result for state in planned.states.values() if state.axis is None and state.result]:
         reason = f"{recurrent[0]} is new in each step, so that tokens beside a chunk would change it"
@@ -84,6 +96,15 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
         context.sink.warn(NoPromptProgram(chunk, reason), where="--chunk")
         return None
     return Prompt(with_chunk(module, chunk), chunk, stages)
+
+
+def _batch(planned: Module) -> int:
+    """Sequences of a group."""
+    name = f"%{dict(planned.entry.attributes)['decoding.position'].value}"
+    position = next(arg.type for arg in planned.entry.args if arg.name == name)
+    assert isinstance(position, TensorType)
+    assert position.shape is not None
+    return int(position.shape[0])
 
 
 def _staged(planned: Module, options: CompileOptions, chunk: int, pipeline: Sequence[Pass], context: PassContext) -> Module:

@@ -196,19 +196,32 @@ m (int64[batch, seq] input_ids, int64[batch, seq] position_ids, float[batch, 1, 
 """A decoder of one layer whose logits depend on the sum of all tokens so far, a recurrent state, too."""
 
 
-def summing(path: Path, mask: str = "") -> None:
-    """``mask``: an input of masks of keys."""
+def summing(path: Path, mask: str = "", head: str = "logits = MatMul (both, head)") -> None:
+    """``mask``: an input of masks of keys; ``head``: what computes the logits."""
     seen = "seen = Identity (scores)"
     if mask:
         axes = "axes = Constant <value_ints = [1, 2]> () low = Constant <value_float = -10000.0> ()"
         seen = f"{axes} hidden = Cast <to = 9> ({mask}) wide = Unsqueeze (hidden, axes) seen = Where (wide, low, scores)"
     given = f", bool[batch, total] {mask}" if mask else ""
-    model = onnx.parser.parse_model(SUMMING.replace("SEEN", seen).replace("MASK", given))
+    model = onnx.parser.parse_model(
+        SUMMING.replace("SEEN", seen).replace("MASK", given).replace("logits = MatMul (both, head)", head)
+    )
     random = np.random.default_rng(0)
     for name, rows, columns in (("words", 16, 4), ("places", 32, 4), ("head", 4, 16)):
         array = random.standard_normal((rows, columns)).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     onnx.save(model, str(path))
+
+
+def test_activations_that_are_rounded_together(tmp_path: Path) -> None:
+    """Their scale is that of the largest value of the batch, and of a chunk with what stands behind a prompt there."""
+    head = "low, by, z = DynamicQuantizeLinear (both) rounded = DequantizeLinear (low, by, z) logits = MatMul (rounded, head)"
+    summing(tmp_path / "m.onnx", head=head)
+    for batch, codes in ((1, ["W1046"]), (2, ["W1065", "W1046"])):
+        plan, sink = compiled(str(tmp_path / "m.onnx"), tmp_path / f"b{batch}", context=16, batch=batch, states=("h0=hN",))
+        assert [diagnostic.code for diagnostic in sink.diagnostics] == codes
+        assert "by their largest value" in sink.diagnostics[-1].message
+        assert plan["decoding"]["chunk"] == 1
 
 
 def test_a_recurrent_state_beside_a_cache_takes_one_token_at_a_time(tmp_path: Path) -> None:
