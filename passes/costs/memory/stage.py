@@ -29,7 +29,7 @@ from ir.ops.opdefs import RESHARD
 from ir.ops.rows import BACKWARD, COMPUTE
 from passes.costs.exchange import waiting_bytes
 from passes.costs.learning import Learning, learning, recomputes, saved_values, trained
-from passes.costs.memory.kernels import working_bytes
+from passes.costs.memory.kernels import gradient_bytes, working_bytes
 from passes.costs.memory.liveness import live_bytes, resource_bytes
 from passes.costs.views import bases
 from passes.graph.graph import Cut, reads
@@ -175,7 +175,8 @@ def _by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int], waiti
     """Of a step whose backward ops are not written out; ``again``: the forward pass runs again for them, so that a stage keeps
     what it received alone."""
     alive = _alive(stage, (FORWARD,), size, {}, _Gradients())
-    working = {phase: max(alive, waiting * (phase == WEIGHT_GRADIENT)) for phase in PHASES}
+    behind = max((gradient_bytes(op, size) for op in stage.ops), default=0)
+    working = {FORWARD: alive, INPUT_GRADIENT: max(alive, behind), WEIGHT_GRADIENT: max(alive, behind, waiting)}
     kept = _saved_by_facts(stage, learned, size)
     if again:
         working = {phase: most + kept * (phase != FORWARD) for phase, most in working.items()}

@@ -58,7 +58,5 @@ def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
         assert base not in found
         same = {other for other in tensors if found.get(other, other) == base}
         assert same == {
-            other
-            for other, one in tensors.items()
-            if one.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+            other for other, one in tensors.items() if one.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
         }

@@ -103,7 +103,9 @@ def test_what_only_changes_a_shape_is_the_memory_of_its_operand(view: str, more:
 @pytest.mark.parametrize(("rows", "columns", "working"), [(2, 4, 64), (1, 8, 36)])
 def test_a_transpose_is_copied_under_another_shape_unless_it_moves_no_element(rows: int, columns: int, working: int) -> None:
     """Of 32 bytes: y is the memory of h, which is saved; or it is a copy, alive beside the sum's operand."""
-    made = f"%t = onnx.Transpose(%h) : tensor<{columns}x{rows}xf32> stage<0>\n    %u = onnx.Flatten(%t) : tensor<8xf32> stage<0>"
+    made = (
+        f"%t = onnx.Transpose(%h) : tensor<{columns}x{rows}xf32> stage<0>\n    %u = onnx.Flatten(%t) : tensor<8xf32> stage<0>"
+    )
     text = STEP.replace("%y = onnx.Neg(%h)", f"{made}\n    %y = onnx.Neg(%u)")
     assert stage_memory(parse_module(text))[0].working["F"] == working
 
