@@ -104,7 +104,9 @@ def _batch(planned: Module) -> int:
     position = next(arg.type for arg in planned.entry.args if arg.name == name)
     assert isinstance(position, TensorType)
     assert position.shape is not None
-    return int(position.shape[0])
+    batch = position.shape[0]
+    assert isinstance(batch, int)
+    return batch
 
 
 def _staged(planned: Module, options: CompileOptions, chunk: int, pipeline: Sequence[Pass], context: PassContext) -> Module:
