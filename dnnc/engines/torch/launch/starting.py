@@ -178,7 +178,7 @@ def _start(
             own.append(memories[-1])
         shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
         listens = {job.listen for job in jobs if job.listen is not None}
-        if can_fork():
+        if can_fork(len(jobs)):
             inherited = [*shared, *listens, *tells]
             ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
             return

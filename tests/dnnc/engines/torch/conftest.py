@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnc.engines.torch.launch import forking
+from dnnc.engines.torch.launch import forking, starting
 from tests.dnnc.engines.torch.warm_template import Warm
 
 
@@ -22,3 +22,4 @@ def warm() -> Iterator[Warm]:
 @pytest.fixture(autouse=True)
 def warm_ranks(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "subprocess", SimpleNamespace(Popen=warm.popen, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(starting, "can_fork", lambda ranks: forking.can_fork(2))  # a single rank too
