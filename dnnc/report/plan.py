@@ -79,7 +79,8 @@ def plan_headline(plan: Plan) -> str:
         if callers := dict(plan.certificate).get("callers"):
             lines.append(f"  {callers} {plan.minimises.per}")
     elif used != 1:
-        lines.append("  the model fits no single device")
+        caches = " with the caches of these groups" if plan.minimises.decodes else ""
+        lines.append(f"  the model{caches} fits no single device")
     lines += [f"  {line}" for line in dict(plan.certificate).get("tokens", "").split("; ") if line]
     if seconds := dict(plan.certificate).get("profile"):
         lines.append(f"  of a profile: {seconds}")
@@ -147,7 +148,7 @@ def proof_text(plan: Plan) -> str:
     if alone := dict(plan.certificate).get(CHOSEN, "").partition(BOUND_FOR)[2]:
         words += f" for {alone}"
     elif meshed := dict(plan.certificate).get(CHOSEN, "").partition(ON_MESHES_FOR)[2]:
-        words += f", on meshes for {meshed}"
+        words += f" (of plans on meshes, of those with {meshed})"
     return f"{words}: lower bound {seconds_text(plan.bound)}{gap}"
 
 

@@ -331,7 +331,7 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         if plan.minimises.decodes and CHOSEN in dict(plan.certificate):
             proof.note = "for the batch and groups of the plan; that no others have more tokens was not verified here"
             if record.plans == MESHES:
-                proof.note = "for the batch and groups of the plan; the search looked at no others"
+                proof.note = "for the batch and groups of the plan alone"
         if record.plans == MESH:
             if len(plan.stages) != 1 or not (plan.stages[0].mesh or len(plan.stages[0].devices) == 1):
                 found.violations.append("the witness is of one mesh, and the plan is not on one")

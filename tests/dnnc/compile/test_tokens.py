@@ -218,7 +218,7 @@ def test_one_group_has_the_batch_that_is_best_on_meshes(tmp_path: Path) -> None:
     assert (
         "; on meshes the largest that fits in 1 group; no plan has replicas beside a mesh; that of plans on meshes is" in told
     )
-    assert f", on meshes for 1 group of {chosen.tokens} alone: lower bound" in proof_text(chosen)
+    assert f" (of plans on meshes, of those with 1 group of {chosen.tokens} alone): lower bound" in proof_text(chosen)
     alone = planned(two, groups=1, mesh="none")
     assert chosen.value <= planned(two, groups=1, batch=alone.tokens).value < alone.value
 
