@@ -118,7 +118,8 @@ def generating(build: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
     """The command, in a process group of its own, once it has printed something of its answer."""
     command = [sys.executable, "-m", "dnnc", "generate", build, "--ids", "1,2,3", *arguments]
     segments = set(os.listdir("/dev/shm"))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}  # what a buffer took, communicate would lack
+    with subprocess.Popen(command, **pipes, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.read(1)
         stages = descendants(process.pid)
