@@ -92,7 +92,7 @@ def check_step(planned: Module, whole: Module) -> int:
     made = {value.name: value for value in whole.entry.args}
     made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
     entry = without_reshards(planned.entry).func
-    on, called, base = stage_members(entry), origins(whole.entry), bases(whole.entry.ops, parts=False)
+    on, called, base = stage_members(entry), origins(whole.entry), bases(whole.entry.ops)
     stages = {stage for members in on for stage in members}
     for stage in stages:
         facts: dict[str, int] = {}

@@ -24,11 +24,11 @@ def reshape(draft: Draft) -> None:
     draft.passes((0,), reductions=BOTH)
     if not all(isinstance(dim, int) for tensor in (0, -1) for dim in draft.shape(tensor)):
         return
-    for number, (places, size) in enumerate(_aligned(draft.numbers(0), draft.numbers(-1))):
+    for number, (places, size) in enumerate(aligned(draft.numbers(0), draft.numbers(-1))):
         draft.tie(f"d{number}", (0, places[0]), (-1, places[1]), size=size, adapt=adapt)
 
 
-def _aligned(source: Sequence[int], target: Sequence[int]) -> list[tuple[tuple[int, int], int]]:
+def aligned(source: Sequence[int], target: Sequence[int]) -> list[tuple[tuple[int, int], int]]:
     """For each group of ``reshape``: its outermost dimensions longer than 1, in the source and the target, and the greatest
     common divisor of their lengths. Raises UnfitError if the shapes have different numbers of elements."""
     if math.prod(source) != math.prod(target):

@@ -75,7 +75,7 @@ def learning(module: Module) -> Learning:
     func = module.entry
     values = [*func.args, *(value for op in func.ops for value in sized_results(op))]
     sizes = {value.name: type_bytes(value.type) or 0 for value in values if is_float(value.type)}
-    return Learning(state, frozenset(_gradients(func, state)), update, sizes, bases(func.ops, parts=False))
+    return Learning(state, frozenset(_gradients(func, state)), update, sizes, bases(func.ops))
 
 
 def trained(resources: Mapping[str, Resource]) -> dict[str, int]:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType
 from ir.ops import operators
+from passes.graph.graph import reads
 
 Numbers = tuple[int, ...]
 
 
-class _Lies(NamedTuple):
+class _Strided(NamedTuple):
     """A view lies in the memory of ``base``, of elements that are so far apart along its dimensions."""
 
     base: str
@@ -27,25 +28,24 @@ class _Lies(NamedTuple):
     strides: Numbers
 
 
-def bases(ops: Iterable[Op], *, parts: bool = True) -> dict[str, str]:
-    """Of each view that the ops make the value or resource whose memory it is, which is no view itself. ``parts``: also of
-    parts of a Split, which are smaller than that value. Values of unknown shape, and those that the bodies of ops see, count as
-    copies."""
+def bases(ops: Iterable[Op]) -> dict[str, str]:
+    """Of each view that the ops make the value or resource whose memory it is, which is no view itself. Values of
+    unknown shape, and those that the bodies of ops see, count as copies."""
     ops = [*ops]
-    inside = {name for op in ops for _, region in op.regions for inner in region.ops for name in inner.operands}
-    known: dict[str, _Lies] = {}
+    inside = {name for op in ops if op.regions for name in reads(op)}
+    known: dict[str, _Strided] = {}
     for op in ops:
-        if not op.operands or not _may_be_view(op, parts=parts) or any(value.name in inside for value in op.results):
+        if not op.operands or not _may_be_view(op) or any(value.name in inside for value in op.results):
             continue
         for value in op.results:
             source = known.get(op.operands[0]) or _contiguous(op, value)
             if source is not None and (strides := _strides(op, value, source)) is not None:
-                known[value.name] = _Lies(source.base, _shape(value) or (), strides)
-    return {name: lies.base for name, lies in known.items()}
+                known[value.name] = _Strided(source.base, _shape(value) or (), strides)
+    return {name: view.base for name, view in known.items()}
 
 
-def _may_be_view(op: Op, *, parts: bool) -> bool:
-    return operators.has(op, operators.SHAPE_ONLY) or op.name == "onnx.Transpose" or (parts and op.name == "onnx.Split")
+def _may_be_view(op: Op) -> bool:
+    return operators.has(op, operators.SHAPE_ONLY) or op.name in ("onnx.Transpose", "onnx.Split")
 
 
 def _shape(value: Value) -> Numbers | None:
@@ -53,7 +53,7 @@ def _shape(value: Value) -> Numbers | None:
     return None if shape is None or not all(isinstance(size, int) for size in shape) else tuple(map(int, map(str, shape)))
 
 
-def _contiguous(op: Op, value: Value) -> _Lies | None:
+def _contiguous(op: Op, value: Value) -> _Strided | None:
     """The operand of an op whose result is ``value``, without gaps; of what only changes a shape under that shape."""
     shape = _shape(value)
     if shape is not None and op.name == "onnx.Transpose":
@@ -64,10 +64,10 @@ def _contiguous(op: Op, value: Value) -> _Lies | None:
             return None
         axis %= len(shape)
         shape = (*shape[:axis], sum(size[axis] for size in sizes if size is not None), *shape[axis + 1 :])
-    return None if shape is None else _Lies(op.operands[0], shape, _dense(shape))
+    return None if shape is None else _Strided(op.operands[0], shape, _dense(shape))
 
 
-def _strides(op: Op, value: Value, source: _Lies) -> Numbers | None:
+def _strides(op: Op, value: Value, source: _Strided) -> Numbers | None:
     """Those of a result as a view of the operand; None where it is none."""
     shape = _shape(value)
     if shape is None:
@@ -77,7 +77,7 @@ def _strides(op: Op, value: Value, source: _Lies) -> Numbers | None:
     return source.strides if op.name == "onnx.Split" else _reshaped(source, shape)
 
 
-def _reshaped(source: _Lies, shape: Numbers) -> Numbers | None:
+def _reshaped(source: _Strided, shape: Numbers) -> Numbers | None:
     """Strides under another shape. Dimensions that lie without a gap are one run of elements, and each run has to be cut into
     whole new dimensions."""
     if 0 in shape:

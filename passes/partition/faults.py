@@ -101,7 +101,7 @@ class CutJoined(Fault, code="E3220"):
 
     message = "{maker} and {reader} must share a stage, so no cut falls between them"
     hint = (
-        "a quantisation, a shared weight, a batch normalisation that is called twice or a value of unknown size "
+        "a quantisation, a batch normalisation that is called twice or a value of unknown size "
         "(--inputs measures it) joins them"
     )
     maker: str

@@ -433,6 +433,8 @@ def _certificate_in_stages(plan: StagesPlan, asked: MeshesSearch) -> dict[str, s
         "bound": "dynamic programme over runs of units whose borders lie as suits each best",
         "units": f"{plan.units}, {where}",
     }
+    if asked.stages:
+        certificate["stages"] = str(asked.stages)
     if asked.strategy:
         certificate["strategy"] = asked.strategy
     if asked.training:

@@ -135,7 +135,7 @@ def _stages(entry: Func, known: Mapping[str, Op], anywhere: Container[str] = ())
         elif own is None:
             own = (max((made.get(name, 0) for name in reads(op)), default=0),)
         if own is not None:
-            made.update((value.name, own[-1]) for value in op.results)
+            made.update((value.name, own[0]) for value in op.results)
         stated.append(own)
     needed: dict[str, set[int]] = {value.name: {0} for value in entry.results if value.name in fixed}
     found: list[tuple[int, ...]] = []

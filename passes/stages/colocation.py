@@ -5,21 +5,17 @@
    finds the pattern it fuses.
 2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size neither the types tell nor a run
    measured join the op that makes them with all that read them: what a border costs is not known.
-3. *Weights* read by several ops, themselves or transposed and the like, join these, when that pulls in nothing far away: at
-   most ``SPAN`` ops, with all that lies on paths between them. Else each stage that reads the weight holds a copy, and memory
-   counts it in each: the tied embedding of a language model is read by its first and its last op. In training the stages add
-   up their gradients once a step.
-
-4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
-5. *Changing state*: all that read a running average of batch normalisation, where one of them moves it in training: two calls
+3. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
+4. *Changing state*: all that read a running average of batch normalisation, where one of them moves it in training: two calls
    of one layer in different stages would each move a copy.
-6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
+5. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
 
-7. *States* of a decoder: all that read one, with the op that makes what it becomes.
-8. *Positions* of a decoder: an op that computes with these alone joins its first reader. Each stage that needs it has its own,
+6. *States* of a decoder: all that read one, with the op that makes what it becomes.
+7. *Positions* of a decoder: an op that computes with these alone joins its first reader. Each stage that needs it has its own,
    so a stage of such ops alone would have none.
 
-An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
+A weight that several stages read has a copy in each, and memory counts each; in training they add up their gradients once a
+step. An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
 Invariant: the classes form no cycle. Merging may close one (a path that leaves the class and returns); then everything on
 it joins too, since contiguous stages could not separate it anyway.
@@ -31,18 +27,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ir.core.facets import Color, Direction
 from ir.core.module import Module
-from ir.core.ops import Op, Value
+from ir.core.ops import Value
 from ir.core.types import BytesType, DType, TensorType
 from ir.ops.grads import DRAWS, written_resources
-from passes.costs.memory.liveness import resource_bytes
 from passes.graph.graph import reads
 from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 
-SPAN = 8
-"""Most ops that a shared weight may pull together."""
-SMALL = 4096
-"""Bytes below which a shared weight is copied without a thought (scalars, epsilons, axes)."""
 FORWARD = Direction("fw")
 """Of an op that names no phase."""
 
@@ -99,31 +90,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     edges = _edges(maker, read)
     if classes.joined:
         merge_cycles(classes, edges)
-    classes.joined = False
-    sizes = resource_bytes(module)
-    for name, size in sorted(sizes.items()):
-        users = _at_work(name, sizes, read, readers, func.ops)
-        if len(users) > 1 and size > SMALL:
-            near = _closure(users, edges, limit=SPAN)
-            if near is not None:
-                for user in near:
-                    classes.join(users[0], user)
-    if classes.joined:
-        merge_cycles(classes, edges)
     return classes.listed()
-
-
-def _at_work(
-    weight: str, sizes: Mapping[str, int], read: Sequence[Sequence[str]], readers: Mapping[str, list[int]], ops: Sequence[Op]
-) -> list[int]:
-    """The ops that read a weight, ascending; those that read what is made of weights alone, such as a transposed one, in the
-    place of what makes it: that may stand in the stage of either."""
-    found: set[int] = set()
-    for i in readers.get(weight, ()):
-        alone = all(name in sizes for name in read[i])
-        later = {reader for value in ops[i].results for reader in readers.get(value.name, ())} if alone else set()
-        found |= later or {i}
-    return sorted(found)
 
 
 def _can_travel(value: Value) -> bool:
@@ -141,20 +108,6 @@ def _edges(maker: Mapping[str, int], read: Sequence[Sequence[str]]) -> list[list
         for source in {maker[name] for name in names if name in maker}:
             following[source].append(i)
     return following
-
-
-def _closure(users: Sequence[int], edges: Sequence[Sequence[int]], limit: int) -> list[int] | None:
-    """``users`` with every op on a path between two of them; None when there are more than ``limit``."""
-    low, high = min(users), max(users)
-    after, before = set(users), set(users)
-    for i in range(low, high):
-        if i in after:
-            after.update(j for j in edges[i] if j <= high)
-    for i in range(high - 1, low - 1, -1):
-        if any(j in before for j in edges[i]):
-            before.add(i)
-    between = sorted(after & before)
-    return between if len(between) <= limit else None
 
 
 class _Classes:

@@ -8,12 +8,15 @@ costs is of its own sizes. An op that the planned module lacks runs whole on eac
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ir.core.facets import SEPARATOR, WHOLE, ShardRule, StageSet
 from ir.core.module import Mesh, Module, Plan
 from ir.core.ops import Op
 from ir.core.topology import Topology
+from ir.core.types import Dim, TensorType
+from ir.layout_rules.moves import aligned
 from passes.costs.network import network
 from passes.framework.base import PassContext, needed
 from passes.framework.registry import PASSES
@@ -27,6 +30,8 @@ from passes.meshes.undecided import copied, undecided
 from passes.partition.replay.stage_by_stage import StageByStage, Stated
 from passes.plan.other_sizes import cut_alike
 from passes.plan.written import written
+
+RESHAPES = ("onnx.Reshape", "onnx.Flatten")
 
 
 def laid_alike(planned: Module, other: Module, context: PassContext) -> Module:
@@ -49,19 +54,48 @@ def laid_alike(planned: Module, other: Module, context: PassContext) -> Module:
     module = spread(cut_alike(merged, other))
     types = {name: resource.type for name, resource in planned.resources.items()}
     stated, func = [], module.entry
+    before, after = _shapes(merged), _shapes(module)
     for index, mesh in enumerate(meshes):
         axes, others = len(mesh.axes), () if mesh.axes else plan.stages[index].devices[1:]
         own = tuple(i for i, op in enumerate(func.ops) if index in op.facet(StageSet, StageSet(())).stages)
         read = {name for i in own for name in reads(func.ops[i])}
         kept = {name[1:]: lies for name, lies in keeps(decided, types, index, mesh).items() if name in read}
         known, whole = strategies[index], SEPARATOR.join([WHOLE] * axes)
-        texts = {func.ops[i].id: known.get(func.ops[i].id, whole) for i in own}
+        texts = {
+            op.id: _renamed(known.get(op.id, whole), ops.get(op.id), op, before, after) for op in (func.ops[i] for i in own)
+        }
         stated.append(Stated(own, _over(topology, mesh), texts, kept if axes else {}, {}, f"stage {index}", others))
     module = expand(PASSES["cost"]().run(undecided(module), context))  # each op had the facts of ``planned``
     uneven = _uneven(planned)
     stages = StageByStage(module, topology, context, stated, training=False, uneven=uneven, memory=-1, microbatches=1)
     empty = replace(plan, value=math.inf, port_value=math.inf, bound=0.0, stages=(), certificate=())
     return written(module, stages.staged(), empty, memory=-1)
+
+
+def _shapes(module: Module) -> dict[str, Sequence[Dim]]:
+    types = {name: resource.type for name, resource in module.resources.items()}
+    types.update((value.name, value.type) for value in module.entry.args)
+    types.update((value.name, value.type) for op in module.entry.ops for value in op.results)
+    return {name: type_.shape or () for name, type_ in types.items() if isinstance(type_, TensorType)}
+
+
+def _renamed(
+    strategy: str, planned: Op | None, other: Op, before: Mapping[str, Sequence[Dim]], after: Mapping[str, Sequence[Dim]]
+) -> str:
+    """The strategy of an op for its own sizes. Reshape numbers its factors by groups of dimensions longer than 1
+    (``ir.layout_rules.moves``), so that of the same dimension of the result may have another number: heads of
+    ``2x1x32 -> 2x1x4x8`` and of ``2x5x32 -> 2x5x4x8``. A factor of a dimension that has length 1 here is whole."""
+    if planned is None or planned.name not in RESHAPES:
+        return strategy
+    was, now = (_factors(op, shapes) for op, shapes in ((planned, before), (other, after)))
+    dims = {name: dim for dim, name in was.items()}
+    return SEPARATOR.join(now.get(dims[name], WHOLE) if name in dims else name for name in strategy.split(SEPARATOR))
+
+
+def _factors(op: Op, shapes: Mapping[str, Sequence[Dim]]) -> dict[int, str]:
+    """The factors of a Reshape by the dimension of the result that each splits."""
+    source, target = ([int(str(dim)) for dim in shapes[name]] for name in (op.operands[0], op.results[0].name))
+    return {places[1]: f"d{number}" for number, (places, _) in enumerate(aligned(source, target))}
 
 
 def _over(topology: Topology, mesh: Mesh) -> DeviceMesh:

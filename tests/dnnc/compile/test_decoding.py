@@ -380,6 +380,8 @@ def test_members_of_a_mesh_keep_their_parts_of_caches(
     assert len(states) == 4
     if "strategy" in options:
         assert all("@mesh[S(1)]" in line for line in states)
+    programs = [file.name for file in (tmp_path / "b" / "stages").glob("*.onnx")]
+    assert len([name for name in programs if ".prompt." in name]) * 2 == len(programs), "a prompt communicates as a step does"
     assert_right(tmp_path / "b")
 
 

@@ -17,7 +17,22 @@ from ir.core.diagnostics import UsageError
 from passes.framework.registry import PASSES, describe
 
 NONE = CompileOptions("zoo:mlp", "preset:cpu-2", Path("build"))
-NO_OPTION = {"model", "topology", "out", "dims", "limits", "plan_only", "weights", "load_test", "report", "profile", "training"}
+NO_OPTION = {
+    *(
+        "model",
+        "topology",
+        "out",
+        "dims",
+        "limits",
+        "plan_only",
+        "weights",
+        "load_test",
+        "report",
+        "profile",
+        "stated",
+        "training",
+    )
+}
 """Fields that nothing excludes and no search is told."""
 
 

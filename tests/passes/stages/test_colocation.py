@@ -11,7 +11,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import DType, SeqType, TensorType
 from passes.costs.network import network
 from passes.graph.graph import reads
-from passes.stages.colocation import SPAN, colocation
+from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
 from passes.stages.reduce import ordered, quotient, reduce
 from tests.passes.staging import VECTOR, devices, op, value
@@ -49,23 +49,10 @@ def test_values_that_cannot_travel_stay() -> None:
     assert colocation(module) == ((0, 2), (1, 3), (4,))
 
 
-def shared_weight(distance: int) -> Module:
+def test_ops_that_share_a_weight_may_part() -> None:
     weight = Resource("@w", TensorType(DType.F32, (2048,)), Splat(0))
-    ops = [op("onnx.Add", [f"%v{i - 1}" if i else "%x"], [f"%v{i}"], seconds=TIME) for i in range(distance + 1)]
-    ops[0] = op("onnx.Add", ["%x", "@w"], ["%v0"], seconds=TIME)
-    ops[-1] = op("onnx.Add", [f"%v{distance - 1}", "@w"], [f"%v{distance}"], seconds=TIME)
-    return module_of(*ops, resources=(weight,))
-
-
-def test_shared_weight_joins_near_readers_only() -> None:
-    assert colocation(shared_weight(SPAN - 1)) == (tuple(range(SPAN)),)
-    assert len(colocation(shared_weight(SPAN))) == SPAN + 1
-
-
-def test_small_shared_weight_is_copied() -> None:
-    module = shared_weight(2)
-    small = Resource("@w", TensorType(DType.F32, ()), Splat(0))
-    assert len(colocation(module.replace(module.symbols[0], small))) == 3
+    shared = [op("onnx.Add", ["%x", "@w"], ["%v0"], seconds=TIME), op("onnx.Add", ["%v0", "@w"], ["%v1"], seconds=TIME)]
+    assert colocation(module_of(*shared, resources=(weight,))) == ((0,), (1,))
 
 
 def test_a_class_takes_in_what_leaves_and_returns() -> None:
