@@ -19,7 +19,6 @@ from ir.core.ops import Op
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
 from passes.costs.learning import Learning, is_float, learning, recomputes, saved_values
-from passes.costs.views import bases
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
@@ -92,7 +91,7 @@ def check_step(planned: Module, whole: Module) -> int:
     made = {value.name: value for value in whole.entry.args}
     made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
     entry = without_reshards(planned.entry).func
-    on, called, base = stage_members(entry), origins(whole.entry), bases(whole.entry.ops)
+    on, called = stage_members(entry), origins(whole.entry)
     stages = {stage for members in on for stage in members}
     for stage in stages:
         facts: dict[str, int] = {}
@@ -103,7 +102,7 @@ def check_step(planned: Module, whole: Module) -> int:
             called.get(name, name): type_bytes(made[name].type) or 0
             for op, members in zip(whole.entry.ops, stage_members(whole.entry), strict=True)
             if stage in members and phase_of(op.facets) in BACKWARD
-            for name in {base.get(name, name) for name in reads(op)}
+            for name in reads(op)
             if name in made and is_float(made[name].type) and called.get(name, name)[:1] != "@"
         }
         one, other = sum(facts.values()), sum(kept.values())

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ir.core.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
 from ir.core.module import Func, Module, Resource, State
@@ -32,7 +32,6 @@ from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.costs.op_time import bandwidth_of, dtype_of, passes_seconds
-from passes.costs.views import bases
 from passes.graph.graph import reads
 from passes.graph.sizes import sized_results
 
@@ -52,14 +51,12 @@ ASYNCHRONOUS = ("pipedream", "2bw")
 @dataclass(frozen=True, slots=True)
 class Learning:
     """``state[weight]``: bytes of optimizer state of each weight that trains; ``values``: those that have a gradient;
-    ``update``: the bytes that the update of a weight reads and writes; ``sizes``: bytes of every value of floats; ``base``: the
-    value or weight whose memory a view is (``views``)."""
+    ``update``: the bytes that the update of a weight reads and writes; ``sizes``: bytes of every value of floats."""
 
     state: Mapping[str, int]
     values: frozenset[str]
     update: Mapping[str, int]
     sizes: Mapping[str, int]
-    base: Mapping[str, str] = field(default_factory=dict)
 
     def held(self, name: str, size: int, gradients: int = 1) -> int:
         """Bytes that a device holds of a weight of so many: itself and, where it trains, its gradients and state."""
@@ -75,7 +72,7 @@ def learning(module: Module) -> Learning:
     func = module.entry
     values = [*func.args, *(value for op in func.ops for value in sized_results(op))]
     sizes = {value.name: type_bytes(value.type) or 0 for value in values if is_float(value.type)}
-    return Learning(state, frozenset(_gradients(func, state)), update, sizes, bases(func.ops))
+    return Learning(state, frozenset(_gradients(func, state)), update, sizes)
 
 
 def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
@@ -195,18 +192,7 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
 
 def saved_values(op: Op, found: Learning) -> dict[str, int]:
     """What an op keeps of a microbatch for its backward pass, bytes by value; nothing where no gradient goes through it. A
-    value that several ops keep is kept once; what is no operand or result, such as a mask, goes by the op's own name. Of a view
-    it keeps the memory that this lies in, and of a view of a weight nothing, for the weight is held."""
-    kept = dict[str, int]()
-    for name, size in _saved_by(op, found).items():
-        base = found.base.get(name, name)
-        if base[:1] != "@":
-            kept[base] = found.sizes.get(base, size)
-    return kept
-
-
-def _saved_by(op: Op, found: Learning) -> dict[str, int]:
-    """The same by the values that the op reads or makes."""
+    value that several ops keep is kept once; what is no operand or result, such as a mask, goes by the op's own name."""
     cost = op.facet(Cost)
     if cost is None or not cost.saved or not any(name in found.values or name in found.state for name in op.operands):
         return {}
