@@ -6,16 +6,7 @@ what the quickest plan needs. ``compiled``: whole compilations on meshes, in one
 
 What it said (gaps with the phase and without it, instances in all; searches on one mesh in 3 to 5 s of counted work):
 
-    full tables          none of 16, with moved shares together none of 3 in 15 s  deleted
-    moved shares         none of 16, of 2 in 15 s  deleted
-    wild states          none of 16, of 3 in 15 s  deleted
-    held states          none of 16, of 2 in 15 s  deleted
-    rung of 2**25        none of 12  deleted
-    reductions of units  none of 12 in stages, two on 64 and 16 devices; t5 and ResNet take less CPU without  deleted
-    hints                none of 12 in stages, two on 64 and 16 devices  deleted
     mixed plans          gpt3 8x8 0.3 0.3 % 13.8 %, gpt3 48 training 0.05 % 1.4 %, t5 training 12.3 % 15.0 %, llama-70b training
-    fronts               gpt3 8x8 0.3 0.3 % 1.0 %; of 15 problems of models of full width with limits at 0.3 and 0.65 no value
-                         by 0.1 %, one takes 1.7 s instead of 1.0: deleted
     programme            gpt3 8x8 0.3 in 15 s 0.15 % 0.27 %
     descent              mixtral 0.5 3.0 % 10.3 %, experts 64 training 0.08 % 0.30 %
     descent of stages    none of 10

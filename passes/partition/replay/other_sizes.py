@@ -93,8 +93,10 @@ def _renamed(
 
 
 def _factors(op: Op, shapes: Mapping[str, Sequence[Dim]]) -> dict[int, str]:
-    """The factors of a Reshape by the dimension of the result that each splits."""
-    source, target = ([int(str(dim)) for dim in shapes[name]] for name in (op.operands[0], op.results[0].name))
+    """The factors of a Reshape by the dimension of the result that each splits; none where a length is no number."""
+    source, target = ([dim for dim in shapes[name] if isinstance(dim, int)] for name in (op.operands[0], op.results[0].name))
+    if (len(source), len(target)) != (len(shapes[op.operands[0]]), len(shapes[op.results[0].name])):
+        return {}
     return {places[1]: f"d{number}" for number, (places, _) in enumerate(aligned(source, target))}
 
 

@@ -40,10 +40,9 @@ class Rank:
             return 0
 
 
-def can_fork(ranks: int) -> bool:
-    """Whether there are several ranks, and this system makes the forks of a child that ended the children of this process
-    (Linux)."""
-    return ranks > 1 and sys.platform == "linux" and _prctl(_GET_SUBREAPER, ctypes.byref(ctypes.c_int())) == 0
+def can_fork() -> bool:
+    """Whether this system makes the forks of a child that ended the children of this process (Linux)."""
+    return sys.platform == "linux" and _prctl(_GET_SUBREAPER, ctypes.byref(ctypes.c_int())) == 0
 
 
 def forked(

@@ -50,6 +50,8 @@ _TAIL_LINES, _TAIL_BYTES = 12, 500
 """Of the standard error of ranks: last lines that are kept, and last bytes of each."""
 _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL of a rank."""
+FEWEST_FORKED = 2
+"""Ranks on a host from which on a template forks them: it imports torch once for all."""
 _MODULE = "dnnc.engines.torch.rank"
 
 
@@ -178,7 +180,7 @@ def _start(
             own.append(memories[-1])
         shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
         listens = {job.listen for job in jobs if job.listen is not None}
-        if can_fork(len(jobs)):
+        if len(jobs) >= FEWEST_FORKED and can_fork():
             inherited = [*shared, *listens, *tells]
             ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
             return

@@ -11,7 +11,7 @@ import pytest
 from dnnc.engines.torch.launch.forking import Rank, can_fork, forked
 from ir.system.child import module_environment
 
-pytestmark = pytest.mark.skipif(not can_fork(2), reason="needs Linux")
+pytestmark = pytest.mark.skipif(not can_fork(), reason="needs Linux")
 
 
 @pytest.fixture(autouse=True)

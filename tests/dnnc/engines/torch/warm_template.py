@@ -2,8 +2,9 @@
 
 A *template* (``dnnc.engines.torch.launch.forking``) is a program that imports torch and forks the ranks. Here one process,
 ``python -m tests.dnnc.engines.torch.warm_template``, imports the same, reads plans and forks the templates, each with the
-arguments, the environment, the directory and the descriptors with which it would have been started. All else is as for users.
-Tests of how ranks start, and those that run ``dnnc train`` as a command, start templates as programs.
+arguments, the environment, the directory and the descriptors with which it would have been started. A single rank is
+forked, too, where users have it started as a program. Tests of how ranks start, and those that run ``dnnc train`` as a
+command, start templates as programs.
 """
 
 from __future__ import annotations
