@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from dnnc.compile.context import pass_context
-from dnnc.compile.decoding.step_of_batch import StepOfBatch
+from dnnc.compile.decoding.step_of_batch import SECONDS, StepOfBatch
 from dnnc.compile.decoding.steps import with_states
 from dnnc.compile.faults import ChunkOverMemory, ProfileOfOneBatch
 from dnnc.compile.flags import AUTO, CompileOptions
@@ -141,7 +141,7 @@ def with_choice(plan: Plan, choice: Choice | None) -> Plan:
 
 def _on_devices(step: StepOfBatch, sizes: Sequence[int], groups: tuple[int, int]) -> Choice | None:
     """The best on single devices and replicas; None where nothing fits."""
-    best = step.searched(sizes, groups)
+    best = step.searched(sizes, groups, SECONDS[0])
     if best is None:
         return None
     allowed = f"{groups[0]} to {groups[1]} groups" if groups[0] < groups[1] else f"{groups[0]} groups"
@@ -149,7 +149,7 @@ def _on_devices(step: StepOfBatch, sizes: Sequence[int], groups: tuple[int, int]
     place = sizes.index(best.batch)
     near_best = range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)])
     between = step.tried([size for size in near_best if size not in sizes])
-    if between and (near := step.searched(between, groups)) is not None:
+    if between and (near := step.searched(between, groups, SECONDS[1])) is not None:
         best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
         allowed = f"{allowed}, and {_batches(between)}"
     return Choice(best.batch, best.groups, best.bound, groups[1], allowed, best.tokens_per_second)

@@ -13,14 +13,14 @@ from ir.core.module import Module, Resource, State
 from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import Pass
-from passes.partition.decoding import Batches, DecodingPlan, DecodingSearch, asked_of
+from passes.partition.decoding import Batches, DecodingPlan, asked_of, best_on_links
 
 READ = (2, 3)
 """Batches at which a model is read: with one sequence, dimensions of length 1 may be left out."""
 GAP = 2e-3
 """Relative: how far the bound of all batches may be from the best of them."""
-SECONDS = 20.0
-"""Of counted work, of each of both searches."""
+SECONDS = 3.0, 1.5
+"""Of counted work, of the search over the batches that are tried at first, and of that over those between."""
 
 
 class StepOfBatch:
@@ -57,9 +57,10 @@ class StepOfBatch:
         )
         return replace(module, symbols=tuple(symbols))
 
-    def searched(self, sizes: Sequence[int], groups: tuple[int, int]) -> DecodingPlan | None:
-        """The best plan of these batches on single devices and replicas, with its bound; None where nothing fits."""
+    def searched(self, sizes: Sequence[int], groups: tuple[int, int], seconds: float) -> DecodingPlan | None:
+        """The best plan of these batches on single devices and replicas, with its bound; None where nothing fits. ``seconds``:
+        of counted work."""
         modules = {size: self.at(size, 1) for size in sizes}
         net, asked = network(self.topology), self.options
         found = asked_of(modules, self.topology, net, groups, stages=asked.stages or 0, replicas=asked.replicas or 0)
-        return DecodingSearch(found.decoding, GAP, SECONDS).run()
+        return best_on_links(found.decoding, found.on_links, GAP, seconds)[0]

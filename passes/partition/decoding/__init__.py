@@ -3,6 +3,7 @@
 - ``problem``: what a plan is and what it is worth
 - ``search``: the plan of most tokens per second, with its bound; and of the least seconds per token of one user
 - ``kernels``: the compiled dynamic programmes over cuts and devices
+- ``detours``: what links between devices of unlike types cost
 - ``from_module``: the problem of a decoder's step; ``batches``: the step for any number of sequences
 - ``planned``: the module with its plan, as the pass ``partition`` makes it
 """
@@ -10,6 +11,6 @@
 from passes.partition.decoding.batches import Batches
 from passes.partition.decoding.from_module import asked_of
 from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage
-from passes.partition.decoding.search import DecodingSearch, best_plan, fastest_plan
+from passes.partition.decoding.search import best_on_links, best_plan, fastest_plan
 
-__all__ = ["Batches", "Decoding", "DecodingPlan", "DecodingSearch", "SharedStage", "asked_of", "best_plan", "fastest_plan"]
+__all__ = ["Batches", "Decoding", "DecodingPlan", "SharedStage", "asked_of", "best_on_links", "best_plan", "fastest_plan"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from passes.costs.network import Network
 from passes.costs.op_time import chain_heads
 from passes.graph.graph import reads
 from passes.graph.positional import positional
+from passes.partition.decoding.detours import detours_of
 from passes.partition.decoding.problem import Borders, Decoding
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
@@ -35,11 +36,12 @@ MOST_UNITS = 128
 @dataclass(frozen=True)
 class Asked:
     """``units``: positions of the ops of each, in the entry function; ops of positions alone are in the unit that first needs
-    them. ``kinds``: the types of devices of ``decoding``."""
+    them. ``kinds``: the types of devices of ``decoding``. ``on_links``: the same with what links between unlike types cost."""
 
     units: tuple[tuple[int, ...], ...]
     kinds: tuple[Kind, ...]
     decoding: Decoding
+    on_links: Decoding
 
 
 def asked_of(
@@ -78,7 +80,8 @@ def asked_of(
         stages,
         replicas,
     )
-    return Asked(units, kinds, decoding)
+    detours = detours_of(problems, units, topology, net)
+    return Asked(units, kinds, decoding, replace(decoding, borders=replace(borders, detours=detours)))
 
 
 def units_of(module: Module) -> tuple[tuple[int, ...], ...]:

@@ -24,8 +24,8 @@ from passes.graph.serving import batch_of, groups_of
 from passes.graph.symbols import insert_symbols
 from passes.partition.bridge.plan import with_stages
 from passes.partition.decoding.from_module import Asked, asked_of
-from passes.partition.decoding.problem import DecodingPlan, on_one_device
-from passes.partition.decoding.search import DecodingSearch, fastest_plan
+from passes.partition.decoding.problem import DecodingPlan, on_one_device, shared
+from passes.partition.decoding.search import best_on_links, fastest_plan
 from passes.solvers.work import now
 
 GAP = 1e-3
@@ -56,12 +56,13 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
         most = asked.decoding.replicas
         interrupted = False
     else:
-        search = DecodingSearch(asked.decoding, GAP, wanted.seconds)
-        found, most, interrupted = search.run(), search.replicas, search.interrupted
+        found, search = best_on_links(asked.decoding, asked.on_links, GAP, wanted.seconds)
+        most, interrupted = search.replicas, search.interrupted
     if found is None:
         return None
     tokens = 1 if alone else batch
-    value, bound = found.value / tokens, batch / tokens / found.bound
+    on_ports = shared(asked.decoding, found.stages, 0, found.groups) or found
+    value, bound = on_ports.value / tokens, batch / tokens / found.bound
     certificate = {
         "bound": "stages shared by whole groups: no choice of batch, groups and stages that was left out has more tokens",
         "search": f"{len(asked.units)} units, cut where few values cross, on {len(asked.kinds)} kinds of devices",

@@ -13,6 +13,9 @@ g of the G groups and t seconds for a step of one of them:
 
 The second term is the latency of one group: with too few of them in flight devices wait. Devices of one type are exchangeable;
 with devices of several types the g that minimise a period are in proportion to speed, up to whole groups and memory.
+
+Where links are unlike, t depends on the stages beside (``Detours``), and what devices of one type send through the links that
+they share takes as long together: with m seconds of these links for a step of a group, period(s) >= m (sum of their g) / G.
 """
 
 from __future__ import annotations
@@ -21,11 +24,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from passes.partition.layouts.problem.problem import Floats
+
+
+@dataclass(frozen=True)
+class Detours:
+    """What a border between two stages costs beyond the best that each type can do. The border is on one of several *routes*:
+    one for each type that both stages have, and others between stages of unlike types, each as fast as the links of some type.
+    ``seconds[b, route, type, unit]``: more for a device, of a step of a group, where a stage begins or ends before ``unit``;
+    ``links[..]``: of links that all devices of the type share; both 0 before the first unit and behind the last.
+    ``open[route, type]``: whether a stage with a device of the type may have a border on the route."""
+
+    seconds: Floats
+    links: Floats
+    open: NDArray[np.bool_]
+
+    def between(self, one: Sequence[int], other: Sequence[int], batch: int) -> int:
+        """The route that costs stages of so many devices of each type least."""
+        used = np.array([one, other]) > 0
+        kinds = [kind for kind, counts in enumerate(zip(one, other, strict=True)) if any(counts)]
+        allowed = np.flatnonzero(np.all(np.any(self.open[:, None, :] & used[None], axis=2), axis=1)).tolist()
+        cost = (self.seconds[batch] + self.links[batch])[:, kinds].sum(axis=(1, 2)).tolist()
+        return int(min(allowed, key=lambda route: cost[route]))
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,7 @@ class Borders:
     buffers: Floats
     workspace: Floats
     handover: Floats
+    detours: Detours | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,14 @@ class Decoding:
             found = found + self.least(self.borders.crossing, low, high)
             found = found + (self.borders.handover / self.batches[high])[:, None, None]
         return found
+
+    @property
+    def detours(self) -> Detours:
+        """Those of the borders; of no seconds where there are none."""
+        if self.borders is not None and self.borders.detours is not None:
+            return self.borders.detours
+        none = np.zeros((len(self.batches), 1, len(self.counts), self.units + 1))
+        return Detours(none, none, np.ones((1, len(self.counts)), np.bool_))
 
     def least(self, values: Floats, low: int, high: int) -> Floats:
         """The least of ``values[b]`` per token, over the batches numbered ``low .. high``."""
@@ -119,6 +153,36 @@ def runs(values: Floats) -> Floats:
     return np.where(sums(never.astype(float)) > 0, np.inf, found) if never.any() else found
 
 
+class Devices(NamedTuple):
+    """``vectors[state, type]``; ``blocks``; ``open[route, block]``; of each type how many devices are in a bundle."""
+
+    vectors: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    open: NDArray[np.bool_]
+    bundles: NDArray[np.int64]
+
+
+class Runs(NamedTuple):
+    """``seconds[type, i, j]`` per token of units i .. j - 1 on a device, ``sets`` of groups that it holds; what borders add to
+    them (``problem.Detours``): ``detour`` and ``links``, both ``[route, type, unit]``."""
+
+    seconds: Floats
+    sets: Floats
+    detour: Floats
+    links: Floats
+
+
+class Asked(NamedTuple):
+    """Devices have ``seconds`` per token for all groups, and take ``need`` groups together; ``whole``: whole groups, and each
+    device at least one. ``takes[type, i, j]``: the groups that a bundle of a type takes of a run, where all borders are on one
+    route."""
+
+    seconds: float
+    need: float
+    whole: bool
+    takes: Floats
+
+
 @dataclass(frozen=True)
 class SharedStage:
     """Units ``first .. behind - 1`` on ``devices`` of each type. ``shares``: of each type the groups of each of its devices."""
@@ -150,25 +214,44 @@ class DecodingPlan:
         return self.bound / self.tokens_per_second - 1
 
 
-def shared(problem: Decoding, stages: Sequence[SharedStage], batch: int, groups: int) -> DecodingPlan | None:
+def shared(
+    problem: Decoding, stages: Sequence[SharedStage], batch: int, groups: int, routes: Sequence[int] = ()
+) -> DecodingPlan | None:
     """The plan of these stages with the best shares, ``batch`` being a number of ``problem.batches``; None where caches do not
-    fit."""
+    fit. ``routes``: of the borders; where not given, of each the one that costs its stages least."""
     size = problem.batches[batch]
     seconds, sets = size * problem.seconds_of_runs(batch, batch), problem.sets(batch)
     if problem.borders is not None and sum(sum(stage.devices) for stage in stages) == 1:
         seconds[:, 0, problem.units] -= problem.borders.handover
     periods, path, found = [0.0], 0.0, []
-    for stage in stages:
+    detours = problem.detours
+    ends = [0, *(routes or (detours.between(a.devices, b.devices, batch) for a, b in pairwise(stages))), 0]
+    for stage, own in zip(stages, pairwise(ends), strict=True):
         run = stage.first, stage.behind
+        more, links = (
+            [values[batch, route, :, unit] for route, unit in zip(own, run, strict=True)]
+            for values in (detours.seconds, detours.links)
+        )
         each = [
-            (float(seconds[kind, run[0], run[1]]), int(sets[kind, run[0], run[1]]), kind)
+            (float(seconds[kind, run[0], run[1]] + more[0][kind] + more[1][kind]), int(sets[kind, run[0], run[1]]), kind)
             for kind, count in enumerate(stage.devices)
             for _ in range(count)
         ]
-        shares = dealt([one for one, _, _ in each], [most for _, most, _ in each], groups)
+        busy = np.maximum(*links).tolist()
+        shares = dealt(
+            [one for one, _, _ in each],
+            [most for _, most, _ in each],
+            groups,
+            [busy[kind] for _, _, kind in each],
+            stage.devices,
+        )
         if shares is None:
             return None
         periods.append(max(share * one for share, (one, _, _) in zip(shares, each, strict=True)) / groups)
+        periods += [
+            busy[kind] * sum(share for share, one in zip(shares, each, strict=True) if one[2] == kind) / groups
+            for kind in range(len(busy))
+        ]
         used = [one for share, (one, _, _) in zip(shares, each, strict=True) if share]
         path += max(used) + float(problem.hops[batch, stage.first])
         by_kind = tuple(tuple(s for s, one in zip(shares, each, strict=True) if one[2] == k) for k in range(len(stage.devices)))
@@ -192,16 +275,27 @@ def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
     return min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
 
 
-def dealt(seconds: Sequence[float], most: Sequence[int], groups: int) -> list[int] | None:
+def dealt(
+    seconds: Sequence[float], most: Sequence[int], groups: int, links: Sequence[float] = (), sizes: Sequence[int] = ()
+) -> list[int] | None:
     """The groups of each device, ``most`` at most, so that the largest of groups x seconds is least; None where they hold too
-    few together."""
-    shares = [0] * len(seconds)
+    few together. ``links``: of each device the seconds of links, for each group of one of the devices of its type, of which
+    there are ``sizes``, those of one type side by side."""
+    kind_of = [kind for kind, count in enumerate(sizes) for _ in range(count)] or list(range(len(seconds)))
+    shares, of_kind = [0] * len(seconds), [0] * (1 + max(kind_of))
+    busy = links or [0.0] * len(seconds)
+
+    def ends(device: int) -> tuple[float, float, int]:
+        own = (shares[device] + 1) * seconds[device]
+        return max(own, (of_kind[kind_of[device]] + 1) * busy[device]), own, device
+
     for _ in range(groups):
         free = [device for device in range(len(seconds)) if shares[device] < most[device] and seconds[device] < math.inf]
         if not free:
             return None
-        chosen = min(free, key=lambda device: ((shares[device] + 1) * seconds[device], device))
+        chosen = min(free, key=ends)
         shares[chosen] += 1
+        of_kind[kind_of[chosen]] += 1
     return shares
 
 

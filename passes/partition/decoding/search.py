@@ -30,13 +30,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.decoding.problem import Decoding, DecodingPlan, SharedStage, bundled, on_one_device, shared, vectors
+from passes.partition.decoding.problem import (
+    Asked,
+    Decoding,
+    DecodingPlan,
+    Devices,
+    Runs,
+    SharedStage,
+    bundled,
+    on_one_device,
+    shared,
+    vectors,
+)
 from passes.partition.layouts.problem.problem import Floats
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import did
 
 GAP = 1e-3
 """Relative: how much better a plan is at least that is looked for."""
+NEAR = 1e-2
+"""Relative, as ``GAP``, where costs of links are estimates."""
+TRIED = 0.3
+"""Part of the time in which first plans are looked for."""
+ATTEMPT = 1.0
+"""Seconds of counted work of the search with costs of links."""
+MORE_GROUPS = 4
+"""For each device, where no search over all numbers of groups follows."""
 COARSE = 1e-2
 """Relative: how near the rate of a box of several is to the least that is known of it."""
 HALVED = 24
@@ -51,15 +70,15 @@ MOST_TRANSITIONS = 250_000
 
 @dataclass(slots=True)
 class _Tables:
-    """What is asked of all boxes of the batches numbered ``low .. high``, in seconds per token: seconds and sets of runs, and
-    those of the best longer run; paths of stages by set of types, of the fastest and of the slowest, and the least paths of
-    what is left from a unit on."""
+    """What is asked of all boxes of the batches numbered ``low .. high``, in seconds per token: runs, and of each the best
+    longer run with the cheapest borders; hops to a stage that begins with a unit; paths of stages by set of types, of the
+    fastest and of the slowest, without detours; and the least paths of what is left from a unit on."""
 
     low: int
     high: int
-    seconds: Floats
-    sets: Floats
-    longer: tuple[Floats, Floats]
+    runs: Runs
+    longer: Runs
+    hops: Floats
     fast: Floats
     slow: Floats
     rest: Floats
@@ -94,6 +113,10 @@ class DecodingSearch(Anytime[DecodingPlan]):
         present = (self.vectors[self.blocks] > 0) @ (1 << np.arange(len(problem.counts)))
         self.kinds, kind_of = np.unique(present, return_inverse=True)
         self.kind_of = kind_of.astype(np.int64)
+        open_to = np.array(np.any(problem.detours.open[:, None, :] & (self.vectors[self.blocks] > 0)[None], axis=2), np.bool_)
+        self.devices = Devices(self.vectors, self.blocks, open_to, self.bundles)
+        borders = float((self.devices.open.sum(axis=0, dtype=np.float64) ** 2).sum())  # pairs of them, of all blocks
+        self.transitions = len(self.vectors) * borders * max(1, problem.stages) / 2
         self.known: dict[tuple[int, int], _Tables] = {}
         self.programmes = self.boxes = 0
 
@@ -118,6 +141,29 @@ class DecodingSearch(Anytime[DecodingPlan]):
             return None
         most = 1 / self.bound if self.bound else math.inf
         return replace(self.best, bound=max(most, self.rate, self.unbundled()))
+
+    def attempt(self, known: DecodingPlan | None) -> DecodingPlan | None:
+        """The best of ``known`` and of a few plans of few batches and numbers of groups, without a bound."""
+
+        def tries() -> None:
+            chosen = [*self.tries(MORE_GROUPS)]
+            if known is not None:
+                self.keep(known, 1 / known.tokens_per_second)
+                own = self.problem.batches.index(known.batch)
+                chosen = [
+                    (own, known.groups),
+                    *((batch, known.groups) for batch in sorted({one for one, _ in chosen})),
+                    *chosen,
+                ]
+            for batch, groups in dict.fromkeys(chosen):
+                if self.left() > 0:
+                    self.try_one(batch, groups)
+            if self.best is not None and self.left() > 0:
+                tables = self.tables(*[self.problem.batches.index(self.best.batch)] * 2)
+                self.improve(tables, self.best.groups, self.highest(tables, self.best.groups, self.best.groups))
+
+        self.search(tries)
+        return self.best
 
     def unbundled(self) -> float:
         """Where devices are in bundles, a rate that no plan of any devices is above. A device of speed p, one over the seconds
@@ -147,8 +193,10 @@ class DecodingSearch(Anytime[DecodingPlan]):
         for batch in range(last + 1):
             if (found := on_one_device(self.problem, batch)) is not None:
                 self.keep(found, 1 / found.tokens_per_second)
+        tried = self.limits.seconds * TRIED
         for batch, groups in self.tries():
-            self.try_one(batch, groups)
+            if self.limits.seconds - self.left() < tried or self.best is None:
+                self.try_one(batch, groups)
         while heap and heap[0].most > self.rate * (1 + self.gap) and self.left() > 0:
             box = heapq.heappop(heap)
             self.tell(1 / max(box.most, left), "")
@@ -166,11 +214,11 @@ class DecodingSearch(Anytime[DecodingPlan]):
             self.tell(1 / (most * BEYOND), "")
             self.lean()
 
-    def tries(self) -> Iterator[tuple[int, int]]:
-        """Batches and groups of first plans: of both, those about twice as many as the ones before, up to a group for each
-        device."""
+    def tries(self, each: int = 1) -> Iterator[tuple[int, int]]:
+        """Batches and groups of first plans: of both, those about half as many as the ones before, from ``each`` groups for
+        each device on."""
         few, many = self.problem.groups
-        most = min(many, max(8 * few, sum(self.problem.counts)))
+        most = min(many, max(8 * few, each * sum(self.problem.counts)))
         sizes, numbers = self.problem.batches, list[int]()
         for number, size in enumerate(sizes):
             if not numbers or size >= 2 * sizes[numbers[-1]] or number == len(sizes) - 1:
@@ -178,7 +226,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         groups = [few]
         while groups[-1] < most:
             groups.append(min(2 * groups[-1], most))
-        yield from ((number, group) for number in numbers for group in groups)
+        yield from ((number, group) for number in reversed(numbers) for group in reversed(groups))
 
     def try_one(self, batch: int, groups: int) -> None:
         """Looks for plans of a batch with so many groups that are better than the best by some."""
@@ -196,7 +244,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     def box(self, low: int, high: int, few: int, many: int, most: float) -> _Box:
         self.boxes += 1
-        most = min(most, self.highest(self.tables(low, high), few, many))
+        most = self.highest(self.tables(low, high), few, many, most)
         return _Box((-most, self.boxes), low, high, few, many)
 
     def halves(self, box: _Box) -> Iterator[_Box]:
@@ -222,35 +270,46 @@ class DecodingSearch(Anytime[DecodingPlan]):
         return self.known[low, high]
 
     def tables_of(self, low: int, high: int) -> _Tables:
-        problem = self.problem
+        problem, detours = self.problem, self.problem.detours
         seconds, sets = problem.seconds_of_runs(low, high), problem.sets(low)
+        detour, links = (problem.least(values, low, high) for values in (detours.seconds, detours.links))
         longer = (seconds, sets) if problem.borders is None else (_best_longer(seconds), -_best_longer(-sets))
-        members = [[kind for kind in range(len(problem.counts)) if present >> kind & 1] for present in self.kinds.tolist()]
-        hops = problem.least(problem.hops, low, high)[:, None]
-        fast = np.stack([seconds[own].min(axis=0) for own in members]) + hops
-        slow = np.stack([seconds[own].max(axis=0) for own in members]) + hops
         least = np.cumsum(problem.least(problem.seconds, low, high).min(axis=0)[::-1])[::-1]
-        return _Tables(low, high, seconds, sets, longer, fast, slow, np.append(least, 0.0))
+        members = [[kind for kind in range(len(problem.counts)) if present >> kind & 1] for present in self.kinds.tolist()]
+        hops = problem.least(problem.hops, low, high)
+        return _Tables(
+            low,
+            high,
+            Runs(seconds, sets, detour, links),
+            Runs(*longer, _cheapest(detour), _cheapest(links)),
+            hops,
+            np.stack([seconds[own].min(axis=0) for own in members]) + hops[:, None],
+            np.stack([seconds[own].max(axis=0) for own in members]) + hops[:, None],
+            np.append(least, 0.0),
+        )
 
-    def highest(self, tables: _Tables, few: int, many: int) -> float:
-        """A rate that no plan of a box is above, by what devices take together and the least path."""
+    def highest(self, tables: _Tables, few: int, many: int, known: float = math.inf) -> float:
+        """A rate that no plan of a box is above, by what devices take together and the least path; at most ``known``. It is
+        not told exactly where no plan of the box is better than the best."""
         near = self.gap / 4 if few == many and tables.low == tables.high else COARSE
-        path = float(tables.rest[0]) + float(self.problem.least(self.problem.hops, tables.low, tables.high)[0])
-        high = many / path if path > 0 else math.inf
-        if math.isinf(high):
-            high = 1e12
+        path = float(tables.rest[0]) + float(tables.hops[0])
+        high = min(known, many / path if path > 0 else math.inf, 1e12)
+        low = self.rate * (1 + self.gap)
+        if low >= high or (low > 0 and not self.reaches(tables, few, 1 / low, exact=False)):
+            return min(low, high)
         if self.reaches(tables, few, 1 / high, exact=False):
             return high
-        if not self.reaches(tables, few, math.inf, exact=False):
-            return 0.0
-        low = high
-        while not self.reaches(tables, few, 1 / low, exact=False):
-            high, low = low, low / 4
+        if not low:
+            if not self.reaches(tables, few, math.inf, exact=False):
+                return 0.0
+            low = high
+            while not self.reaches(tables, few, 1 / low, exact=False):
+                high, low = low, low / 4
         for _ in range(HALVED):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.reaches(tables, few, 1 / middle, exact=False) else (low, middle)
             if high <= low * (1 + near):
                 break
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.reaches(tables, few, 1 / middle, exact=False) else (low, middle)
         return high
 
     def may(self, tables: _Tables, box: _Box, rate: float) -> bool:
@@ -259,7 +318,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         if not self.reaches(tables, box.few, tau, exact=False):
             return False
         value, _ = self.shortest(tables, box.few, tau, box.many * tau, exact=False)
-        return bool(np.isfinite(value[self.problem.stages, :, -1]).any())
+        return bool(np.isfinite(value[self.problem.stages, :, :, -1]).any())
 
     def improve(self, tables: _Tables, groups: int, most: float) -> float:
         """The best plan of a batch with so many groups is the best of all, if it is better. Returns a rate that no such plan is
@@ -294,25 +353,27 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     # -- dynamic programmes --------------------------------------------------------------------------------------------
 
-    def takes(self, seconds: Floats, sets: Floats, groups: int, tau: float, *, exact: bool) -> Floats:
-        """The groups that one bundle of a type takes of a run, of so many in ``tau`` seconds per token."""
+    def asked(self, runs: Runs, groups: int, tau: float, *, exact: bool) -> Asked:
+        """What is asked of a stage of so many groups, of ``tau`` seconds per token."""
+        need, seconds = float(groups) * (1.0 if exact else 1 / BEYOND), tau * groups
+        if len(self.devices.open) > 1:
+            return Asked(seconds, need, exact, np.zeros((0, 0, 0)))
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = tau * groups / seconds * BEYOND
-        each = np.where(np.isinf(seconds), 0.0, np.where(np.isnan(each), np.inf, each))
-        return np.asarray(self.bundles[:, None, None] * np.minimum(sets, np.floor(each) if exact else each), np.float64)
+            each = seconds / runs.seconds * BEYOND
+        each = np.where(np.isinf(runs.seconds), 0.0, np.where(np.isnan(each), np.inf, each))
+        takes = self.bundles[:, None, None] * np.minimum(runs.sets, np.floor(each) if exact else each)
+        return Asked(seconds, need, exact, np.asarray(takes, np.float64))
 
     def far(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
         from passes.partition.decoding.kernels import furthest
 
-        takes = self.takes(*tables.longer, groups, tau, exact=exact)
-        return furthest(takes, self.vectors, self.blocks, _need(groups, exact=exact), exact)
+        return furthest(tables.longer, self.devices, self.asked(tables.longer, groups, tau, exact=exact))
 
     def reaches(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> bool:
         from passes.partition.decoding.kernels import reached
 
-        did("run", len(self.vectors) * len(self.blocks) * max(1, self.problem.stages))
-        far = self.far(tables, groups, tau, exact=exact)
-        return bool(reached(far, self.vectors, self.blocks, self.problem.stages))
+        did("entry", self.transitions + len(self.blocks) * self.problem.units)
+        return bool(reached(self.far(tables, groups, tau, exact=exact), self.devices, self.problem.stages))
 
     def shortest(
         self, tables: _Tables, groups: int, tau: float, budget: float, *, exact: bool
@@ -320,12 +381,12 @@ class DecodingSearch(Anytime[DecodingPlan]):
         from passes.partition.decoding.kernels import shortest
 
         self.programmes += 1
-        did("run", len(self.vectors) * self.problem.units**2 * max(1, self.problem.stages))
-        path, far = tables.slow if exact else tables.fast, self.far(tables, groups, tau, exact=exact)
-        most = budget * BEYOND if math.isfinite(budget) else 1e300
-        takes = self.takes(tables.seconds, tables.sets, groups, tau, exact=exact)
-        limits = _need(groups, exact=exact), most, exact
-        return shortest(takes, far, self.vectors, self.blocks, self.kind_of, path, tables.rest, limits, self.problem.stages)
+        did("entry", self.transitions * self.problem.units)
+        far, most = self.far(tables, groups, tau, exact=exact), budget * BEYOND if math.isfinite(budget) else 1e300
+        asked = self.asked(tables.runs, groups, tau, exact=exact)
+        paths = tables.slow if exact else tables.fast
+        ways = paths, self.kind_of, tables.hops, tables.rest
+        return shortest(tables.runs, far, self.devices, *ways, asked, most, self.problem.stages)
 
     def plan(self, tables: _Tables, groups: int, tau: float) -> DecodingPlan | None:
         """The plan of the shortest paths with periods of at most ``tau`` seconds per token, if these fit into the groups."""
@@ -333,27 +394,43 @@ class DecodingSearch(Anytime[DecodingPlan]):
             return None
         value, way = self.shortest(tables, groups, tau, groups * tau, exact=True)
         layer, unit = self.problem.stages, self.problem.units
-        state = int(value[layer, :, -1].argmin())
-        if not math.isfinite(value[layer, state, unit]):
+        state, route = divmod(int(value[layer, :, :, unit].argmin()), value.shape[2])
+        if not math.isfinite(value[layer, state, route, unit]):
             return None
-        stages = []
+        stages, routes = list[SharedStage](), list[int]()
         while unit:
-            block, first = way[layer, state, unit].tolist()
+            block, first, route = way[layer, state, route, unit].tolist()
             devices = self.vectors[self.blocks[block]] * self.bundles
             stages.append(SharedStage(first, unit, tuple(devices.tolist())))
+            routes.append(route)
             state, unit, layer = state - int(self.blocks[block]), first, max(layer - 1, 0)
-        return shared(self.problem, stages[::-1], tables.low, groups)
+        return shared(self.problem, stages[::-1], tables.low, groups, routes[-2::-1])
 
 
-def _need(groups: int, *, exact: bool) -> float:
-    """What the devices of a stage take together at least."""
-    return float(groups) * (1.0 if exact else 1 / BEYOND)
+def _cheapest(values: Floats) -> Floats:
+    """``[route, type, unit]``: between the ends, the least of all units."""
+    found = values.copy()
+    if values.shape[2] > 2:
+        found[:, :, 1:-1] = values[:, :, 1:-1].min(axis=2, keepdims=True)
+    return found
 
 
 def _best_longer(values: Floats) -> Floats:
     """``[type, i, j]``: the least of all runs that have units i .. j - 1."""
     behind = np.minimum.accumulate(values[:, :, ::-1], axis=2)[:, :, ::-1]
     return np.asarray(np.minimum.accumulate(behind, axis=1))
+
+
+def best_on_links(ports: Decoding, links: Decoding, gap: float, seconds: float) -> tuple[DecodingPlan | None, DecodingSearch]:
+    """The best plan found for a problem with costs of ``links`` between unlike types, with a bound of the plans of the same
+    problem on ``ports``, and the search on these. ``seconds``: of counted work, of each of both searches."""
+    search = DecodingSearch(ports, gap, seconds)
+    plan = search.run()
+    if plan is None or links.borders is None or links.borders.detours is None:
+        return plan, search
+    known = shared(links, plan.stages, ports.batches.index(plan.batch), plan.groups)
+    found = DecodingSearch(links, NEAR, min(seconds, ATTEMPT)).attempt(known)
+    return (replace(found, bound=plan.bound) if found is not None else plan), search
 
 
 def best_plan(problem: Decoding, gap: float = GAP, seconds: float = math.inf) -> DecodingPlan | None:

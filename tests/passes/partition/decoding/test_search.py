@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan, search
-from passes.partition.decoding.problem import Borders, dealt
+from passes.partition.decoding.problem import Borders, Detours, dealt
 
 
 def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int, groups: tuple[int, int]) -> Decoding:
@@ -31,12 +32,20 @@ def with_borders(given: Decoding, seed: int) -> Decoding:
     chance, (batches, kinds, units) = np.random.default_rng(seed), given.seconds.shape
     crossing = chance.uniform(0, 2, (batches, kinds, units, units + 1))
     crossing[:, :, 0, units] = 0.0
-    buffers = chance.integers(0, 3, (batches, units, units + 1)).astype(float)
-    workspace = chance.integers(0, 4, (batches, units)).astype(float)
-    found = Borders(crossing, buffers, workspace, chance.uniform(0, 1, kinds))
+    buffers = np.sort(chance.integers(0, 3, (batches, units, units + 1)).astype(float), axis=0)  # more with more sequences
+    workspace = np.sort(chance.integers(0, 4, (batches, units)).astype(float), axis=0)
+    found = Borders(crossing, buffers, workspace, chance.uniform(0, 1, kinds), with_detours(given, chance))
     shared = ((float(chance.integers(1, 4)), tuple(sorted({0, units // 2, units - 1}))),)
     stages, replicas = int(chance.integers(0, units + 1)), int(chance.integers(0, 3))
     return replace(given, borders=found, shared=shared, stages=stages, replicas=replicas)
+
+
+def with_detours(given: Decoding, chance: np.random.Generator) -> Detours:
+    """Two routes between stages, of which devices of the first type alone take the first."""
+    seconds, links = chance.uniform(0, 2, (2, len(given.batches), 2, len(given.counts), given.units + 1))
+    for values in (seconds, links):
+        values[..., 0] = values[..., -1] = 0.0
+    return Detours(seconds, links, np.array([np.arange(len(given.counts)) == 0, np.ones(len(given.counts), np.bool_)]))
 
 
 def one_device(given: Decoding, number: int, kind: int, run: tuple[int, int], several: bool) -> tuple[float, float]:
@@ -61,9 +70,12 @@ def best_value(given: Decoding) -> float:
         for devices in assignments(len(ends), given.counts):
             if given.replicas and max(map(sum, devices)) > given.replicas:
                 continue
+            open_to = [[0, 1] if given.borders is not None and a[0] and b[0] else [-1] for a, b in pairwise(devices)]
             for number, size in enumerate(given.batches):
-                for groups in range(given.groups[0], given.groups[1] + 1):
-                    best = max(best, size / value(given, ends, devices, number, groups))
+                for groups, routes in itertools.product(
+                    range(given.groups[0], given.groups[1] + 1), itertools.product(*open_to)
+                ):
+                    best = max(best, size / value(given, ends, devices, number, groups, routes))
     return best
 
 
@@ -77,12 +89,18 @@ def assignments(stages: int, counts: tuple[int, ...]) -> Iterator[tuple[tuple[in
 
 
 def value(
-    given: Decoding, ends: list[tuple[int, int]], devices: tuple[tuple[int, ...], ...], number: int, groups: int
+    given: Decoding,
+    ends: list[tuple[int, int]],
+    devices: tuple[tuple[int, ...], ...],
+    number: int,
+    groups: int,
+    routes: tuple[int, ...],
 ) -> float:
-    """The definition, with all ways to deal the groups. Of each stage a slow device may be left out for a shorter path, so
+    """The definition, with all ways to deal the groups; ``routes`` of the borders (-1: the second).
+    Of each stage a slow device may be left out for a shorter path, so
     every pair of period and path counts."""
     options, several = [], sum(map(sum, devices)) > 1
-    for (first, behind), own in zip(ends, devices, strict=True):
+    for (first, behind), own, at in zip(ends, devices, pairwise((0, *routes, 0)), strict=True):
         each = [kind for kind, count in enumerate(own) for _ in range(count)]
         found = []
         for shares in dealings(groups, len(each)):
@@ -91,8 +109,18 @@ def value(
             held = [own[1] + share * given.batches[number] * caches for share, own in zip(shares, alone, strict=True)]
             if any(share and size > given.memory[kind] for share, size, kind in zip(shares, held, each, strict=True)):
                 continue
-            seconds = [own[0] for own in alone]
+            seconds = [one[0] for one in alone]
             period = max(share * one for share, one in zip(shares, seconds, strict=True)) / groups
+            if given.borders is not None and (detours := given.borders.detours) is not None:
+                more, links = (
+                    values[number, at[0], :, first] + values[number, at[1], :, behind]
+                    if summed
+                    else np.maximum(values[number, at[0], :, first], values[number, at[1], :, behind])
+                    for values, summed in ((detours.seconds, True), (detours.links, False))
+                )
+                seconds = [one + float(more[kind]) for one, kind in zip(seconds, each, strict=True)]
+                busy = [links[kind] * sum(s for s, k in zip(shares, each, strict=True) if k == kind) for kind in each]
+                period = max(*(share * one for share, one in zip(shares, seconds, strict=True)), *busy) / groups
             path = max(one for share, one in zip(shares, seconds, strict=True) if share)
             found.append((period, path + float(given.hops[number, first])))
         options.append(found)
