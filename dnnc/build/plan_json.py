@@ -25,7 +25,8 @@ A plan that splits tensors also has ``"sharding": {"uneven": false}``, which say
 
 A plan for training has ``"microbatches"`` per step; ``value``, ``bound`` and ``single`` are seconds per step. With 0
 microbatches it trains on a stream without steps, and they are seconds per microbatch. With ``"flush": false`` they are seconds
-from the start of one step to the start of the next, because the pipeline is not emptied between steps. The seconds of a stage
+from the start of one step to the start of the next, because the pipeline is not emptied between steps. With ``"recompute":
+"stage"`` each stage runs its forward ops again in place of keeping their results. The seconds of a stage
 (per microbatch, forward and backward) include those of its ``"backward"`` pass. Once per step come ``"sync"``, seconds after
 the last backward pass in which gradients are synchronised and weights updated, and ``"hidden"``, seconds of synchronisation
 during that pass.
@@ -46,7 +47,7 @@ shard of dimension d, or ``R``, replicated. All other layouts follow from these;
 stages cross too: the stage's own collectives keep it busy for so long.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
-``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a
+``flush``, ``recompute``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a
 stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that
 it was proven for the same model and topology, and on meshes for the same stages. To move an op, move its line; to move a stage,
 change its device; to split an op differently, change its strategy. The compiler places a stage without ``device``, unless the
@@ -71,6 +72,7 @@ from ir.core.topology import Topology
 from ir.core.types import TensorType, Type
 from ir.text.witness import KEY as WITNESS
 from ir.text.witness import Witness, read_witness
+from passes.costs.learning import RECOMPUTE
 from passes.graph.graph import cuts_of
 from passes.meshes.notation import sync_text
 from passes.meshes.reshard_ops import plain
@@ -124,6 +126,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         **_witness(plan),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
         **({"flush": False} if not plan.flush else {}),
+        **({RECOMPUTE: attributes[RECOMPUTE]} if RECOMPUTE in attributes else {}),
     }
 
 

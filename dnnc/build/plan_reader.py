@@ -40,6 +40,7 @@ from ir.core.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
+from passes.costs.learning import RECOMPUTE, RECOMPUTES
 from passes.graph.graph import is_sharded
 from passes.meshes.decided import odd_reshard
 from passes.meshes.notation import read_placements, read_sync
@@ -71,6 +72,16 @@ def sizes_of(data: Any, where: str) -> dict[str, int]:
     told = reader.mapping(reader.mapping(data, "plan").get("decoding", {}), "decoding")
     found = {name: reader.integer(told, name, "decoding", 0) for name in ("context", "batch", "groups")}
     return {name: size for name, size in found.items() if size} if found["context"] else {}
+
+
+def recomputation_of(data: Any, where: str) -> str:
+    """What runs again in place of being kept for the backward pass: ``none``, ``stage``, or empty where nothing is said. Raises
+    InvalidInput for a wrong entry."""
+    reader = _Reader(where)
+    told = reader.text(reader.mapping(data, "plan"), RECOMPUTE, "", "")
+    if told not in ("", *RECOMPUTES):
+        reader.fail(WrongEntry(" or ".join(f"'{one}'" for one in RECOMPUTES), f"'{_shown(told)}'"), RECOMPUTE)
+    return told
 
 
 def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:

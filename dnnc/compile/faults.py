@@ -103,12 +103,12 @@ class SyncWithoutMesh(Fault, code="E1012"):
     sync: str
 
 
-class SyncWithoutLoss(Fault, code="E1013"):
-    """This kind of --sync is decided for each gradient. Gradients need a loss."""
+class OptionWithoutLoss(Fault, code="E1013"):
+    """--recompute, and some kinds of --sync, are decided by the gradients of a step. Gradients need a loss."""
 
-    message = "--sync {sync} needs the gradients of a loss"
+    message = "{option} needs the gradients of a loss"
     hint = "add --loss, such as --loss mse:OUTPUT"
-    sync: str
+    option: str
 
 
 # Options and their values

@@ -266,7 +266,7 @@ def _with_comm(step: Pass, comm: str) -> Pass:
 
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline in which the plan of --plan replaces the search. Raises UsageError, InvalidInput."""
-    from dnnc.build.plan_reader import read_plan, replay_from_json
+    from dnnc.build.plan_reader import read_plan, recomputation_of, replay_from_json
     from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None
@@ -291,6 +291,8 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         training = options.training
         if schedule and not training.schedule:  # the rows that are stated are of that order, or edited
             training = replace(training, schedule=_kind_of(schedule, str(options.plan)))
+        if not training.recompute:
+            training = replace(training, recompute=recomputation_of(data, str(options.plan)))
         pipeline = with_training(pipeline, training, plan_only=options.plan_only)
         family: dict[str, Any] = {"family": training.schedule} if meshes else {}
         stated = replace(stated, **family)
@@ -319,7 +321,7 @@ def as_memory_asks(options: CompileOptions, sink: DiagnosticSink, planned: Calla
         return replace(options, training=replace(options.training, recompute=recompute))
 
     try:
-        return planned(with_(""))
+        return planned(with_("none"))
     except Infeasible as error:
         result = planned(with_("stage"))
         sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")

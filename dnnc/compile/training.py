@@ -12,8 +12,8 @@ from typing import Any
 from dnnc.compile.faults import (
     EngineMissing,
     LossMissing,
+    OptionWithoutLoss,
     PassMissing,
-    SyncWithoutLoss,
     UnknownSchedule,
     WrongChunks,
     WrongUpdate,
@@ -28,6 +28,7 @@ from ir.ops.loss_scale import DYNAMIC, LossScale
 from ir.ops.optimizers import DEFAULTS, NESTEROV, NUMBERS, STATE
 from ir.ops.rates import TABLE
 from ir.ops.recipe import Recipe
+from passes.costs.learning import RECOMPUTES
 from passes.framework.base import Pass
 from passes.framework.registry import PLANNERS
 
@@ -145,7 +146,9 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
-            raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
+            raise UsageError(OptionWithoutLoss(f"--sync {options.sync}"), where="--sync")
+        if not options.loss and options.recompute not in ("", RECOMPUTES[0]):
+            raise UsageError(OptionWithoutLoss(f"--recompute {options.recompute}"), where="--recompute")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
     if options.dtype == "f16" and not options.loss_scale:
         options = replace(options, loss_scale=DYNAMIC)

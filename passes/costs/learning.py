@@ -37,6 +37,7 @@ from passes.graph.sizes import sized_results
 
 RECOMPUTE = "recompute"
 """The attribute of an entry function that says what runs again for the backward pass: ``stage``."""
+RECOMPUTES = ("none", "stage")
 LOSS = "loss"
 """The attribute of an entry function that says which loss it returns, and the names of the inputs that are of it."""
 CROSS_ENTROPY = "cross-entropy"

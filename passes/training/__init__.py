@@ -41,7 +41,7 @@ from ir.ops.operators import TRAINING_OPERAND
 from ir.ops.optimizers import DEFAULTS, STATE, state_types
 from ir.ops.rates import TABLE, RateSchedule
 from ir.ops.recipe import Recipe
-from passes.costs.learning import RECOMPUTE
+from passes.costs.learning import RECOMPUTE, RECOMPUTES
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import describe, listing, reads
@@ -57,7 +57,6 @@ _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
-RECOMPUTES = ("none", "stage")
 NOTHING_TRAINS = "the model has no weight to train"
 _NONE = slice(0, 0)
 _NEVER_TRAINED = {

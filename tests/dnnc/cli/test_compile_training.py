@@ -236,8 +236,14 @@ def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.Cap
         found: dict[str, Any] = json.loads((tmp_path / name / "plan.json").read_text())
         return found
 
-    assert replayed("same", *again)["bound"] == made["bound"]
-    without = replayed("without")
+    same = replayed("same")  # recomputes as the plan does
+    assert {key: same[key] for key in ("bound", "value", "recompute")} == {
+        "bound": made["bound"],
+        "value": made["value"],
+        "recompute": "stage",
+    }
+    without = replayed("without", "--recompute", "none")
+    assert "recompute" not in without
     assert "load balance" in without["certificate"]["bound"]
     assert without["value"] < made["bound"]
     assert without["value"] / 1.25 < without["bound"] <= without["value"]
@@ -256,7 +262,7 @@ def test_the_rows_of_a_plan_say_in_which_order_it_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
-@pytest.mark.parametrize("kind", [("--mesh", "2"), ("--schedule", "zb-v")])
+@pytest.mark.parametrize("kind", [("--mesh", "2"), ("--schedule", "zb-v"), ("--mesh", "2", "--recompute", "stage")])
 def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From its plan.json, which states the forward pass alone, and from its plan.ir with its rows."""
     made = ["compile", MLP, "-t", TWO, "--loss", "mse:y", "-q", "-o"]
@@ -299,24 +305,20 @@ def test_a_plan_with_a_loss_is_replayed_with_one(tmp_path: Path, capsys: pytest.
         ]
 
 
-def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = [
-        "compile",
-        MLP,
-        "-t",
-        TWO,
-        "--objective",
-        "training",
-        "--sync",
-        "auto",
-        "--plan-only",
-        "-o",
-        str(tmp_path / "plan"),
-    ]
+@pytest.mark.parametrize("option", ["--sync auto", "--recompute stage"])
+def test_what_gradients_decide_needs_a_loss(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["compile", MLP, "-t", TWO, "--objective", "training", *option.split(), "--plan-only", "-o", str(tmp_path / "plan")]
     assert main(asked) == 2
-    assert "--sync: error[E1013]: --sync auto needs the gradients of a loss" in capsys.readouterr().err
+    assert f"{option.split()[0]}: error[E1013]: {option} needs the gradients of a loss" in capsys.readouterr().err
+
+
+def test_a_plan_that_recomputes_nothing_known_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["compile", MLP, "-t", TWO, "--loss", "mse:y", "--plan-only", "-q", "-o", str(tmp_path / "a")]
+    assert main([*model, "--objective", "training", "--recompute", "stage", "--mesh", "none"]) == 0
+    path = tmp_path / "a/plan.json"
+    path.write_text(path.read_text().replace('"recompute": "stage"', '"recompute": "some"'))
+    assert main([*model, "--plan", str(path)]) == 3
+    assert "recompute: error[E0342]: expected 'none' or 'stage', found 'some'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
