@@ -48,11 +48,12 @@ stages cross too: the stage's own collectives keep it busy for so long.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
 ``flush``, ``recompute``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and
-``sync``; where a stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that
-it was proven for the same model and topology, and on meshes for the same stages. To move an op, move its line; to move a stage,
-change its device; to split an op differently, change its strategy. The compiler places a stage without ``device``, unless the
-plan splits tensors, and gives a weight or result that is not listed the cheapest placement. An empty stage is an error, and so
-is an op that is missing or unknown. All other entries are computed again. ``dnnc.plan/1`` is read where no stage is on a mesh.
+``sync``; where a stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where
+``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To move an
+op, move its line; to move a stage, change its device; to split an op differently, change its strategy. The compiler places a
+stage without ``device``, unless the plan splits tensors, and gives a weight or result that is not listed the cheapest
+placement. An empty stage is an error, and so is an op that is missing or unknown. All other entries are computed again.
+``dnnc.plan/1`` is read where no stage is on a mesh.
 """
 
 from __future__ import annotations
