@@ -11,14 +11,15 @@ counts less, is one of all plans that fit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from ir.core.module import Func, Module
-from ir.core.types import type_bytes
+from ir.core.types import Replicate, type_bytes
 from passes.costs.memory.footprint import Footprint
 from passes.meshes.costs.footprint import footprint
 from passes.meshes.costs.price import price
@@ -146,9 +147,10 @@ class Fitter:
         yield from (named for named in self.named if self.fits(named.choices))
 
     def lower(self, plan: ShardPlan, leaning: bool, ends: float) -> ShardPlan | None:
-        """The first plan that fits under ever lower limits."""
+        """The first plan that fits under ever lower limits: lower by what is missing or, where no plan is within that, by half
+        as much."""
         assert self.limit is not None
-        problem = self.given.problem
+        problem, asked, alive = self.given.problem, 1.0, set[str]()
         for left in range(MOST_TRIES, 0, -1):
             bytes_ = self.needs(plan.choices)
             if bytes_.total <= self.limit:
@@ -156,19 +158,22 @@ class Fitter:
             if now() > ends or plan.interrupted:
                 break
             if leaning:
-                problem = self.leaning(bytes_.alive)
-            room = problem.memory(plan.choices) - (bytes_.total - self.limit)
+                alive |= bytes_.alive
+                problem = self.leaning(alive)
+            room = problem.memory(plan.choices) - asked * (bytes_.total - self.limit)
             try:
                 other = solve(problem, memory=room, seconds=max(0.1, (ends - now()) / left))
             except NoPlanError:
-                break
+                asked /= 2
+                continue
             choices = other.choices
             plan = replace(other, value=self.given.problem.cost(choices), memory=self.given.problem.memory(choices))
         return None
 
-    def leaning(self, alive: Collection[str]) -> ShardProblem:
+    def leaning(self, alive: AbstractSet[str]) -> ShardProblem:
         """The problem in which ``alive`` values are memory too: half by the layouts in which they are made, half by those in
-        which they are read. What stands for one node is spread over all nodes of its kind."""
+        which they are read; of arguments and weights that stand whole, the parts that are read. What stands for one node is
+        spread over all nodes of its kind."""
         given, problem = self.given, self.given.problem
         often = Counter(problem.kinds)
         added: dict[int, Floats] = {}
@@ -177,6 +182,16 @@ class Fitter:
             kind = problem.kinds[node]
             added[kind] = added.get(kind, 0.0) + bytes_ / often[kind]
 
+        kept, whole = {*given.kept.values()}, (Replicate(),) * len(given.mesh.axes)
+        stand = self.resources | {arg.name: arg.type for arg in given.func.args}
+        stand = {name: stand[name] for name in stand.keys() & alive - kept}
+        for node, op in enumerate(given.func.ops):
+            free = given.strategies[problem.kinds[node]]
+            for port, name in enumerate(op.operands):
+                if name in stand and free and None not in free[0]:
+                    asked = [tuple(s.operands[port] for s in each if s is not None) for each in free]
+                    parts = [0.0 if lies == whole else fullest(stand[name], lies, given.mesh) for lies in asked]
+                    add(node, (type_bytes(stand[name]) or 0) * np.array(parts))
         for value in problem.values:
             maker, result = value.maker
             if maker >= len(given.func.ops) or given.func.ops[maker].results[result].name not in alive:

@@ -10,7 +10,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, example, given, reject, settings
 
 from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS
@@ -133,8 +133,9 @@ def searched(
             other=bounding,
         )
     assert bounding is not None
-    plan = StageSearch(bounding, Limits(seconds=60.0, gap=ENOUGH_PROVEN), groups).run(stages)
-    return (plan.bound, plan.value) if plan else (math.inf, math.inf)
+    search = StageSearch(bounding, Limits(seconds=60.0, gap=ENOUGH_PROVEN), groups)
+    plan = search.run(stages)
+    return (plan.bound, plan.value) if plan else (search.bound, math.inf)
 
 
 def shares_of(module: Module) -> SharesOf:
@@ -163,7 +164,7 @@ def claimed(module: Module, stages: int = 0, microbatches: int = 0, memory: int 
     best = Oracle(module, replicas, microbatches, memory or None, shares_of(module), groups).best(stages)
     bound, value = searched(module, meshes, stages, microbatches, memory, groups)
     tight = value <= bound * (1 + 1e-9)
-    faults = [f"it takes {value / best} times what the best one takes"] if 4 * best < value < math.inf else []
+    faults = [f"it takes {value / best} times what the best one takes"] if 4 * best < value else []
     status = "within-gap" if not tight else "optimal" if value < math.inf else "infeasible"
     return Claim(best, status, value, bound, faults, near=SOLVED)
 
@@ -202,6 +203,8 @@ def test_brute_force_lies_between_bound_and_value(seed: int, mode: str) -> None:
 
 
 @pytest.mark.slow
+@example(4877, MODES[4])  # what an op reads of an argument is alive beside all of it
+@example(111, MODES[4])  # copies of values in two layouts are alive at once, so that less than what is missing is enough
 @given(SEEDS, st.sampled_from(MODES[3:]))
 @settings(deadline=None, max_examples=16, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_in_training_and_with_little_memory(seed: int, mode: str) -> None:
