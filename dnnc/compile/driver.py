@@ -332,6 +332,7 @@ def _planned(
     from dnnc.compile.witness import proven, with_witness
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import pipeline_text
+    from passes.framework.refused import within_memory
     from passes.graph.folding import expand
 
     options, topology, sink = loaded.options, loaded.topology, context.sink
@@ -351,10 +352,15 @@ def _planned(
         pipeline, searched = _by_tag(pipeline, loaded.module, context, options, clock)
 
     def passes(steps: Sequence[Pass], **more: Any) -> PassManager:
-        return PassManager(steps, on_pass=passed, expanded=True, **manager, **more)
+        return PassManager(steps, on_pass=passed, **manager, **{"expanded": True, **more})
 
     done = next((number for number, step in enumerate(pipeline) if step.name in PROGRAM_PASSES), len(pipeline))
-    module = expand(passes(pipeline, stop_after=done).run(loaded.module, context))
+    at = next((number for number, step in enumerate(pipeline[:done]) if step.name in PLANNERS), done)
+    module = passes(pipeline, stop_after=at, expanded=False).run(loaded.module, context)
+    if at < done:
+        search = passes(pipeline, start_after=at, stop_after=at + 1, expanded=False).run
+        module = within_memory(module, context, search, passes(pipeline, start_after=at + 1, stop_after=done).run)
+    module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:

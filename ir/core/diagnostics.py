@@ -15,6 +15,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, dataclass_transform
 
 _RAW = re.compile(
@@ -253,11 +254,13 @@ class UsageError(DnncError):
 
 class Infeasible(DnncError):
     """No plan satisfies the limits; the message says which device, by how many bytes: exit 4. ``proven``: False when the search
-    ended without finding one, and there may be one; its value is not below ``bound`` then."""
+    ended without finding one, and there may be one; its value is not below ``bound`` then. ``needs``: of a plan that was found
+    and is refused, by device that has less: the bytes that the plan holds, and those that its search counted."""
 
     exit_code = ExitCode.INFEASIBLE
     proven: bool = True
     bound: float = 0.0
+    needs: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 class CheckFailed(DnncError):

@@ -75,17 +75,18 @@ class SchedulePass(Pass):
 
     def _check_memory(self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event]) -> None:
         """Raises Infeasible where devices have not the memory that a step's rows need."""
-        topology = module.first(Topology)
-        if topology is None or not load.memory:
+        topology, plan = module.first(Topology), module.first(Plan)
+        if topology is None or plan is None or not load.memory:
             return
-        held, over = memory_over_time(module, events), []
+        held, over, needs = memory_over_time(module, events), [], {}
         for device in topology.devices:
             limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
             if limit is not None and peak > limit:
                 over.append(OrderOverMemory(schedule.kind, peak, limit).at(device.name))
+                needs[device.name] = peak, sum(stage.memory for stage in plan.stages if device.name in stage.devices)
         if over:
             error = Infeasible(over)
-            error.proven = False  # of other orders
+            error.proven, error.needs = False, needs  # of other plans and orders
             raise error
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:

@@ -141,7 +141,9 @@ def placement_problem(
             lacking = [i for i in wanted if i not in good] if fixed[stage] else wanted
             problems.append(_misfit(stage, needed, spared, others, lacking, seconds_of, type_name, topology))
     if problems:
-        raise Infeasible(problems)
+        error, faults = Infeasible(problems), [dict(one.values) for one in problems if one.code == OverMemory.code]
+        error.needs = {str(one["device"]): (int(str(one["needed"])), int(str(one["limit"]))) for one in faults}
+        raise error
     learned = learning(module).values if plan.in_steps else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas, serving_of(module, plan))

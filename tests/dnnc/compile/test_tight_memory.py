@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 from dnnc.build.plan_json import plan_to_json
@@ -110,3 +115,50 @@ def test_a_weight_of_two_stages_has_the_state_of_its_optimizer_in_the_first_alon
     assert found is not None
     assert found.value == pytest.approx(free.value)
     assert not verified(facts_of(module, "plan.ir"), plan_to_json(expand(module))).violations
+
+
+GPIPE = "canonicalize,cost,partition{objective=training,stages=2,mesh=none,microbatches=64},place,schedule{family=gpipe}"
+"""Searched as 1F1B is ordered, which holds two microbatches of the first stage; in the order of GPipe it holds all 64."""
+
+
+@pytest.fixture(scope="module")
+def narrowing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Nine products, whose first four are of wider matrices, so that the first stage holds most."""
+    widths = [256] * 5 + [64] * 5
+    lines = [f"m{i} = MatMul(x{i}, w{i})\n x{i + 1} = Tanh(m{i})" for i in range(9)]
+    weights = ", ".join(f"float[{a},{b}] w{i}" for i, (a, b) in enumerate(pairwise(widths)))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        m (float[32,256] x0, {weights}) => (float[32,64] x9) {{ {chr(10).join(lines)} }}"""
+    )
+    while len(model.graph.input) > 1:
+        one = model.graph.input.pop()
+        shape = [size.dim_value for size in one.type.tensor_type.shape.dim]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, np.float32), one.name))
+    path = tmp_path_factory.mktemp("narrowing") / "narrowing.onnx"
+    onnx.save(model, path)
+    return str(path)
+
+
+def test_a_plan_that_its_order_of_work_refuses_is_not_the_end(narrowing: str) -> None:
+    """The plan of the first search holds 16 072 704 bytes; another has its bound, and fits."""
+    asked, sink = CompileOptions(narrowing, plan_only=True, pipeline=GPIPE), DiagnosticSink()
+    free, tight = (
+        plan_model(asked, machines=machines("preset:h100x2", memory), sink=sink).module for memory in (1 << 34, 16_000_000)
+    )
+    first, found = free.first(Plan), tight.first(Plan)
+    assert first is not None
+    assert found is not None
+    assert max(stage.memory for stage in first.stages) > 16_000_000 >= max(stage.memory for stage in found.stages)
+    assert first.bound == found.bound < first.value < found.value
+    assert "memory" in dict(found.certificate)
+    assert not sink.diagnostics
+    assert not verified(facts_of(tight, "plan.ir"), plan_to_json(expand(tight))).violations
+
+
+def test_where_no_plan_fits_the_first_refusal_is_told(narrowing: str) -> None:
+    asked, sink = CompileOptions(narrowing, plan_only=True, pipeline=GPIPE), DiagnosticSink()
+    with pytest.raises(Infeasible, match="in the order gpipe it holds 16072704 bytes and has 8000000") as raised:
+        plan_model(asked, machines=machines("preset:h100x2", 8_000_000), sink=sink)
+    assert not raised.value.proven
+    assert not sink.diagnostics
