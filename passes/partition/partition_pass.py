@@ -199,7 +199,13 @@ class PartitionPass(LatticeSearch, MeshOptions):
         net, sizes, left_out = network(topology), set[int](), dict[str, None]()
         for search in searches:
             if search.stages != 1:
-                own, limits = searched_sizes(topology, net, stages=search.stages, replicas=search.most_replicas(topology))
+                own, limits = searched_sizes(
+                    topology,
+                    net,
+                    stages=search.stages,
+                    replicas=search.most_replicas(topology),
+                    one_kind=search.of_one_kind(topology),
+                )
                 sizes.update(own)
                 left_out |= dict.fromkeys([limits] if limits else [])
         every = len(sizes) == len(topology.devices)
@@ -226,6 +232,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
             search = replace(search, microbatches=self.microbatches or MICROBATCHES)
         unlike = len({device.type for device in topology.devices}) > 1
         alone = search.stages or search.strategy or search.shares or len(topology.devices) == 1
+        alone = alone or search.of_one_kind(topology)
         if alone or not (unlike or search.training):
             return (search,)
         # As many microbatches as in stages, because the values are compared.

@@ -21,6 +21,7 @@ best link there is. Runs of one key are solved once. Every bound gives way a lit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +36,16 @@ from ir.layout_rules import rules
 from passes.costs.learning import InFlight, recomputes
 from passes.costs.memory.liveness import value_bytes
 from passes.costs.network import Network
-from passes.costs.op_time import dtype_of, fused_seconds, in_training, launches, least_seconds, op_seconds, stated_part
+from passes.costs.op_time import (
+    dtype_of,
+    epilogues,
+    fused_seconds,
+    in_training,
+    launches,
+    least_seconds,
+    op_seconds,
+    stated_part,
+)
 from passes.graph.folding import Folding
 from passes.meshes.layouts import split
 from passes.meshes.mesh import DeviceMesh
@@ -44,12 +54,11 @@ from passes.partition.chain.chains import Chain, Parts, parts_of
 from passes.partition.chain.crossings import Link, volumes_of
 from passes.partition.chain.pipeline import Held, Sequenced, StageRun, Table, beside
 from passes.partition.chain.submeshes import Block, Submeshes
-from passes.partition.chain.units import units_of
+from passes.partition.chain.units import MOST_CUTS, units_of
 from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts.mesh.named import named_plan, restricted
 from passes.partition.layouts.mesh.speeds import Cuts
 from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
-from passes.partition.layouts.problem.fused import chains_of
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, solve
 from passes.solvers.anytime import Progress
@@ -80,6 +89,7 @@ class Form:
     priced: set[tuple[int, bool, bool, int]] = field(default_factory=set)
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
+    ends: dict[tuple[Link, bool], list[Floats]] = field(default_factory=dict)
     kept: dict[int, Chain] = field(default_factory=dict)
 
     def keeping(self, in_flight: int) -> Chain:
@@ -111,6 +121,7 @@ class Bounding:
         family: str = "",
         strategy: str = "",
         overlap: float | None = None,
+        cuts: int = MOST_CUTS,
         other: Bounding | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
@@ -118,14 +129,14 @@ class Bounding:
         ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the plan of that name (``named``) of the
         whole function, on meshes of one shape; raises UnfitError where there is none. ``overlap``: as of ``build``, of sums of
         gradients in training, of which problems so count too few: a bound holds for every plan, and what a stage really
-        exposes is seen once it is solved. ``other``: bounds of the same plans with another overlap; of a run the
-        greater one counts."""
+        exposes is seen once it is solved. ``cuts``: places for them, at most. ``other``: bounds of the same plans with another
+        overlap; of a run the greater one counts."""
         self.other = other
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy = strategy
         self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
-        self.memory = memory
+        self.memory, self.cuts = memory, cuts
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
         builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
@@ -151,7 +162,7 @@ class Bounding:
 
     def count(self) -> None:
         """What depends on no form, nor on the overlap."""
-        self.units = units_of(self.module.entry, self.folding, self.base)
+        self.units = units_of(self.module.entry, self.folding, self.base, self.cuts)
         self.unit_of = {op: unit for unit, ops in enumerate(self.units.ops) for op in ops}
         self.runs_of: dict[int, list[tuple[int, int]]] = {}
         for first, row in enumerate(self.units.keys):
@@ -159,18 +170,34 @@ class Bounding:
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
         self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
-        self.sizes = [
-            frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
-            for _, rule in rules(self.module, self.module.entry)
-        ]
+        self.count_kinds()
         self.further = self.fewest_held() - 1
         self.least_bytes, self.saved = self.least_memory(self.base), self.least_saved(self.base)
         resources, training, microbatches = self.module.resources, self.training, self.microbatches
         self.workspace = Workspace(self.base, self.units, resources, training=training, microbatches=microbatches)
 
+    def count_kinds(self) -> None:
+        """``kinds``: one of the ops that cost as much on any mesh, with the sizes of its factors and the bytes of an epilogue's
+        result; ``kinds_in[unit, kind]``: how many of them a unit has."""
+        entry = self.module.entry
+        followed = {} if self.training else epilogues(entry.ops, [value.name for value in entry.results])
+        numbers, found = dict[object, int](), list[tuple[int, int]]()
+        self.kinds: list[tuple[Op, frozenset[int], int | None]] = []
+        for number, (op, rule) in enumerate(rules(self.module, entry)):
+            sizes = frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
+            chained = value_bytes(op.results[0]) if number in followed else None
+            kind = numbers.setdefault((op.facets, op.name, dtype_of(op), chained, sizes), len(numbers))
+            if kind == len(self.kinds):
+                self.kinds.append((op, sizes, chained))
+            if number in self.unit_of:
+                found.append((self.unit_of[number], kind))
+        self.kinds_in = np.zeros((self.units.count, len(self.kinds)))
+        for place in found:
+            self.kinds_in[place] += 1
+
     def share(self, other: Bounding) -> None:
         """What ``count`` made for ``other``."""
-        self.units, self.unit_of, self.runs_of, self.sizes = other.units, other.unit_of, other.runs_of, other.sizes
+        self.units, self.unit_of, self.runs_of = other.units, other.unit_of, other.runs_of
         self.volumes, self.parts = other.volumes, other.parts
         self.least_bytes, self.saved, self.workspace = other.least_bytes, other.saved, other.workspace
         self.further = other.further
@@ -242,7 +269,9 @@ class Bounding:
         limit, count = self.limit(form.mesh), self.units.count
         room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before, held)
         found = np.zeros((count, count + 1))
-        ends = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
+        if (links[1], behind) not in form.ends:
+            form.ends[links[1], behind] = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
+        ends = form.ends[links[1], behind]
         for price in form.prices:
             key = (price, links[0], before)
             if key not in form.rows:
@@ -284,18 +313,15 @@ class Bounding:
         room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
         types = {type_.name: type_ for type_ in mesh.types}
         cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
-        known: dict[object, float] = {}
-        work = [0.0] * self.units.count
-        followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
-        for number, (op, sizes) in enumerate(zip(self.module.entry.ops, self.sizes, strict=True)):
-            key = (op.facets, op.name, dtype_of(op), value_bytes(op.results[0]) if number in followed else None, sizes)
-            if key not in known:
-                known[key] = min(
-                    max((self.divided(op, types[type_], part, key[3]) for type_, part in parts.items()), default=0.0)
-                    for parts in cuts.parts(sizes)
-                )
-            if number in self.unit_of:
-                work[self.unit_of[number]] += known[key]
+        seconds = [
+            min(
+                max((self.divided(op, types[type_], part, chained) for type_, part in parts.items()), default=0.0)
+                for parts in cuts.parts(sizes)
+            )
+            for op, sizes, chained in self.kinds
+        ]
+        with np.errstate(invalid="ignore"):
+            work = np.where(self.kinds_in > 0, self.kinds_in * seconds, 0.0).sum(axis=1)
         core, even = self.table_of(work), min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
         return Form(mesh, core, np.zeros(core.shape), self.least_bytes * even, self.saved * even)
 
@@ -320,7 +346,7 @@ class Bounding:
         return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 
     @staticmethod
-    def table_of(work: list[float]) -> Floats:
+    def table_of(work: Sequence[float] | Floats) -> Floats:
         sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
         table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
         table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf

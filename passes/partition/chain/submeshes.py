@@ -124,14 +124,16 @@ def submeshes(
     stages: int = 0,
     replicas: int = 1,
     groups: int = 0,
+    one_kind: bool = False,
     training: bool = False,
     shares: SharesOf = lambda shape, devices: ((),),
 ) -> Submeshes:
     """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape; ``whole``: with the
     meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are not given, numbers that share
-    ``groups`` of a decoder evenly; ``training``: gradients come back;
+    ``groups`` of a decoder evenly; ``one_kind``: meshes of devices of one type and memory alone; ``training``: gradients come
+    back;
     ``shares``: along the axes of a shape over some devices, empty for equal ones."""
-    steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages, groups))
+    steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages, groups, one_kind))
     makes = _Makes(topology, net, steps, sizes, whole, shares, Links(topology, net, steps.devices, returns=training))
     rows, takes = list[tuple[int, int, int]](), list[Move]()
     for move in steps.moves:
@@ -235,9 +237,11 @@ def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
     return replace(meshes.among(kept), blocks=blocks, forms=tuple(meshes.forms[form] for form in numbers))
 
 
-def searched_sizes(topology: Topology, net: Network, *, stages: int = 0, replicas: int = 1) -> tuple[list[int], str]:
+def searched_sizes(
+    topology: Topology, net: Network, *, stages: int = 0, replicas: int = 1, one_kind: bool = False
+) -> tuple[list[int], str]:
     """How many devices a mesh of a stage may have, and what of these is not searched (empty: all is)."""
-    steps = taking(topology, net, Asked(0, replicas, stages))
+    steps = taking(topology, net, Asked(0, replicas, stages, one_kind=one_kind))
     told = [steps.told] if steps.told else []
     return steps.sizes, ", ".join([*told, *([FEW] if few(topology) else [])])
 

@@ -36,6 +36,7 @@ Take: TypeAlias = tuple[tuple[int, Vector, Vector], ...]
 Groups: TypeAlias = tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
 """``[group][host][pool]``: numbers of devices."""
 ONE_ORDER = "of devices of a host in one order"
+ONE_KIND = "of one type"
 MOST_MOVES = 1024
 """Ways to go from one state to another up to which states are as they are, unless blocks of neighbours are more."""
 MOST_SPANNED = 16
@@ -53,12 +54,14 @@ class Hosts(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What stages may take. ``size``: exactly so many devices (0: any number); ``replicas``: at most, which share ``groups`` of
-    a decoder evenly (0 of other models); ``stages``: their exact number, 0 for any."""
+    a decoder evenly (0 of other models); ``stages``: their exact number, 0 for any; ``one_kind``: as meshes, devices of one
+    type and memory alone."""
 
     size: int = 0
     replicas: int = 1
     stages: int = 0
     groups: int = 0
+    one_kind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,11 @@ def size_of(take: Take) -> int:
 
 def taking(topology: Topology, net: Network, asked: Asked) -> Taking:
     """The states of ``topology``, as fine as there are few enough."""
+    found = _taking(topology, net, asked)
+    return replace(found, told=", ".join(filter(None, [found.told, ONE_KIND]))) if asked.one_kind else found
+
+
+def _taking(topology: Topology, net: Network, asked: Asked) -> Taking:
     devices = ordered(topology, net)
     number_of = {device.name: number for number, device in enumerate(devices)}
     groups: Groups = tuple(
@@ -246,11 +254,11 @@ class _Steps:
             for after in self.inside(group, before):
                 inside: Take = ((group, before, after),)
                 known.add(inside)
-                yield inside, True, self.alike(inside)
+                yield inside, self.meshed(inside), self.alike(inside)
         for counts in self.whole(fresh):
             hosts_ = ((group, self.zero[group], self.full[group]) for group, n in enumerate(counts) for _ in range(n))
             known.add(whole := tuple(hosts_))
-            yield whole, True, self.alike(whole)
+            yield whole, self.meshed(whole), self.alike(whole)
         if self.asked.replicas > 1 and not self.asked.size and not self.multiples:
             spanned = self.anywhere(state) if self.order is Hosts.ANY else self.following(opened, untouched)
             yield from ((some, False, self.alike(some)) for some in spanned if some not in known)
@@ -302,19 +310,26 @@ class _Steps:
                     ):
                         yield tuple(counts)
 
+    def meshed(self, take: Take) -> bool:
+        """Whether the devices may be a mesh."""
+        return not self.asked.one_kind or len(self.kinds_of(take)) == 1
+
     def alike(self, take: Take) -> bool:
         """Whether the devices may be replicas of one stage."""
         size = size_of(take)
         if not 1 < size <= self.asked.replicas or not shared_evenly(self.asked.groups, size):
             return False
-        kinds = (
+        return len(self.kinds_of(take)) == 1
+
+    def kinds_of(self, take: Take) -> set[object]:
+        """Of which kinds the devices are."""
+        return {
             kind
             for group, before, after in take
             for pool, start, end in zip(self.kinds[group][0], before, after, strict=True)
             if end > start
             for kind in pool
-        )
-        return len(set(kinds)) == 1
+        }
 
     def anywhere(self, state: State) -> Iterator[Take]:
         """Some devices of one kind of several hosts."""

@@ -2,7 +2,7 @@
 
 Order: that of ``fold``, a topological one in which every copy of a repeated part lies in one stretch; so any run of units from
 the first on is a downset. A *cut* lies where few values cross: in a valley of their number along the order, at each place of
-it, of whatever bytes; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are
+it, of whatever bytes; repeats so give the same cuts in each copy. Of more than ``most`` of these, those are kept that are
 the deepest within some ops around them, by the number of values, then by their bytes; as few as needed. No cut parts the
 readers of a running average that training moves: each stage would move a copy. A *run* is a stretch of units, what a stage
 holds.
@@ -52,17 +52,17 @@ class Units:
         return self.keys[first][behind - first - 1]
 
 
-def units_of(func: Func, folding: Folding | None, given: ShardInput) -> Units:
-    """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes."""
+def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int = MOST_CUTS) -> Units:
+    """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes; ``most``: cuts."""
     constants = Constants(given)
     order = [op for op in (folding.order if folding is not None else range(len(func.ops))) if op not in constants.ops]
-    cuts = _cuts(func, order, given.states)
+    cuts = _cuts(func, order, given.states, most)
     bounds = [0, *cuts, len(order)]
     ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
     return Units(ops, _Keys(given, ops, constants).keys, constants)
 
 
-def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str]) -> list[int]:
+def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str], most: int) -> list[int]:
     """Places in ``order`` before which a stage may begin."""
     place = {op: i for i, op in enumerate(order)}
     made = {value.name: (place[i], type_bytes(value.type) or 0) for i in order for value in func.ops[i].results}
@@ -94,7 +94,7 @@ def _cuts(func: Func, order: Sequence[int], states: Mapping[str, str]) -> list[i
     inside = _inside_states(func, order, states)
     found = [p for p in found if p not in inside]
     around = 1
-    while len(found) > MOST_CUTS:
+    while len(found) > most:
         found = [
             p
             for i, p in enumerate(found)

@@ -134,6 +134,7 @@ class Speeds:
                 floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients, training))
         self.floors: dict[frozenset[int], Floats] = {sizes: np.array(rows) for sizes, rows in floors.items()}
         self.seconds = [math.fsum(column) for column in zip(*self.work.values(), strict=True)]
+        self.tried: dict[object, tuple[Along, ...]] = {}
 
     def members(self, devices: Sequence[Device]) -> list[int]:
         """The number of the type of each device."""
@@ -179,6 +180,13 @@ class Speeds:
         """Shares to try on a mesh over ``devices`` (the first ones unless given): equal ones, then the best others, if devices
         differ in type; of one type in training, the samples dealt out where they cannot be cut equally."""
         members = self.members(devices or self.devices[: math.prod(sizes)])
+        key = tuple(sizes), tuple(members), uneven, most
+        if key not in self.tried:
+            self.tried[key] = self.best(sizes, members, uneven, most)
+        return self.tried[key]
+
+    def best(self, sizes: Sequence[int], members: Sequence[int], uneven: bool, most: int) -> tuple[Along, ...]:
+        """``candidates``, on members of these types."""
         if not self.work:
             return ((),)
         if len(set(members)) == 1:
@@ -192,10 +200,11 @@ class Speeds:
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
         apart = {along: self.training and not self.splits(along, uneven) for along in found}
-        ranked = sorted((apart[along], self.estimate(along, members, uneven), along) for along in found)
+        seconds = self.estimates([*found], members, uneven)
+        ranked = sorted((apart[along], one, along) for along, one in zip(found, seconds, strict=True))
         if self.training and ranked and not ranked[0][0]:
             most = min(most, MOST_DEALT)
-        return ((), *(along for _, seconds, along in ranked[:most] if seconds < equally))
+        return ((), *(along for _, one, along in ranked[:most] if one < equally))
 
     def splits(self, along: Along, uneven: bool) -> bool:
         """Whether the samples of a batch can be cut along all axes."""
@@ -218,21 +227,23 @@ class Speeds:
 
     def estimate(self, along: Along, members: Sequence[int], uneven: bool) -> float:
         """Seconds of the ops, with these shares."""
-        largest, whole = self.largest(along, members), math.prod(map(sum, along))
-        total = 0.0
-        for sizes, row in self.work.items():
-            if any(size % whole == 0 or (uneven and size >= whole) for size in sizes):
-                total += max(row[type_] * part for type_, part in largest.items())
-            else:
-                total += max(row[type_] for type_ in largest)
-        return total
+        return self.estimates([along], members, uneven)[0]
 
-    def largest(self, along: Along, members: Sequence[int]) -> dict[int, float]:
-        """By type, the largest part of what is cut along all axes that a device has."""
-        whole, found = math.prod(map(sum, along)), dict[int, float]()
-        for type_, place in zip(members, itertools.product(*along), strict=True):
-            found[type_] = max(math.prod(place) / whole, found.get(type_, 0.0))
-        return found
+    def estimates(self, every: Sequence[Along], members: Sequence[int], uneven: bool) -> list[float]:
+        """Seconds of the ops, with each of some shares along axes of the same sizes."""
+        if not every:
+            return []
+        parts = np.ones((len(every), 1), np.int64)
+        for shares in zip(*every, strict=True):
+            parts = (parts[:, :, None] * np.array(shares)[:, None, :]).reshape(len(every), -1)
+        whole, (used, of_type) = parts.sum(axis=1), np.unique(members, return_inverse=True)
+        largest = np.stack([parts[:, of_type == number].max(axis=1) / whole for number in range(len(used))], axis=1)
+        total = np.zeros(len(every))
+        for sizes, row in self.work.items():
+            seconds = np.array(row)[used]
+            cut = np.any([(size % whole == 0) | (uneven & (size >= whole)) for size in sizes], axis=0)
+            total += np.where(cut, (largest * seconds).max(axis=1), seconds.max())
+        return [float(one) for one in total]
 
 
 def dealt(samples: int, seconds: Sequence[float]) -> Shares:

@@ -18,9 +18,10 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from passes.costs.network import network
+from passes.framework.base import needed
 from passes.partition.chain import taking
 from passes.partition.chain.pipeline import Table, flush, least, shortest, slowest
-from passes.partition.chain.submeshes import Block
+from passes.partition.chain.submeshes import Block, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
 from tests.passes.partition.layouts.test_stages import SEEDS, blocks_of, searched, text_of
@@ -138,3 +139,14 @@ def test_what_is_left_out_of_many_states_is_told(
     bound, value = searched(module, blocks_of(module))
     assert every[0] <= value * (1 + 1e-9)
     assert bound <= value
+
+
+def test_meshes_of_one_kind_have_no_devices_of_two() -> None:
+    module = costed(text_of([8, 8], False, [4, 2], [1, 1, 1, 3, 3, 3], 1e9, 1e8))
+    topology = needed(module, Topology)
+    every, one_kind = (submeshes(topology, network(topology), one_kind=one) for one in (False, True))
+    assert any(len({type_.name for type_ in block.mesh.types}) > 1 for block in every.blocks)
+    assert {len({type_.name for type_ in block.mesh.types}) for block in one_kind.blocks} == {1}
+    assert {block.size for block in one_kind.blocks} == {1, 2, 3}
+    assert one_kind.taking.told.endswith(taking.ONE_KIND)
+    assert not every.taking.told.endswith(taking.ONE_KIND)
