@@ -8,7 +8,8 @@ problem keeps the bound.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ir import print_module
 from ir.core.facets import DECISIONS
@@ -16,9 +17,33 @@ from ir.core.module import Declared, Func, Module, Resource
 from ir.core.topology import Topology
 
 
+@dataclass(frozen=True, slots=True)
+class Among:
+    """The plans that a bound is of: those of so many ``stages`` (0: any number), each of at most so many ``replicas`` (0: any
+    number)."""
+
+    stages: int = 0
+    replicas: int = 1
+
+    def __str__(self) -> str:
+        of_stages = f" in {self.stages} stages" if self.stages else ""
+        return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas")
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What a certificate says of them."""
+        found = {"stages": self.stages, "replicas": self.replicas if self.replicas > 1 else 0}
+        return {name: str(count) for name, count in found.items() if count}
+
+
 def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
     """``sha256:...`` of the entry function without decisions, the other functions, the types of the resources (not their data),
     the topology, ``comm``, and whether stages may have ``replicas``."""
+    return problem_digests(module, comm, [Among(replicas=0 if replicas else 1)])[0]
+
+
+def problem_digests(module: Module, comm: str, among: Sequence[Among]) -> list[str]:
+    """The digests of bounds of some plans alone, of each of ``among``."""
     entry = module.entry
     ops = tuple(replace(op, facets=tuple(f for f in op.facets if type(f) not in DECISIONS)) for op in entry.ops)
     symbols = tuple(
@@ -30,5 +55,10 @@ def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
         for symbol in module.symbols
         if isinstance(symbol, Func | Resource | Topology)
     )
-    text = print_module(Module("@problem", symbols), aliases=False) + comm + (" replicas" if replicas else "")
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    text = print_module(Module("@problem", symbols), aliases=False) + comm
+    shared, found = hashlib.sha256(text.encode()), []
+    for plans in among:
+        digest = shared.copy()
+        digest.update(str(plans).encode())
+        found.append(f"sha256:{digest.hexdigest()}")
+    return found

@@ -22,6 +22,7 @@ from ir.text.units import seconds_text
 from ir.text.witness import MESHES
 from passes.framework.base import NoBetterPlan, PassContext, Statistics
 from passes.framework.registry import BOUND
+from passes.plan.proof import proven_again
 from passes.solvers.work import clock_left, is_over, within
 
 BELOW = 1e-8
@@ -100,7 +101,9 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
     assert best.plan is not None
     context.sink.diagnostics.extend(best.warnings.diagnostics)
     own = replace(best.plan, bound=max(best.bound, best.plan.bound))
-    return best.module.replace(best.plan, _certified(_with_bound(own, bound), best, outcomes))
+    plan = _certified(_with_bound(own, bound), best, outcomes)
+    found = best.module.replace(best.plan, plan)
+    return found if plan.bound == best.plan.bound or best.search.form != MESHES else proven_again(found)
 
 
 def _searched(search: Search, seconds: float | None, context: PassContext) -> _Outcome:

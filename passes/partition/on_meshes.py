@@ -62,6 +62,7 @@ from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
 from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
 from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
 from passes.partition.options import MeshOptions, worth_finding
+from passes.plan.proof import proven_again
 from passes.plan.written import written
 from passes.solvers.anytime import Limits
 from passes.solvers.work import sufficient_gap
@@ -284,7 +285,7 @@ class MeshesSearch(MeshOptions):
         plan = result.first(Plan)
         assert plan is not None
         least = min(bound, plan.bound)
-        return result.replace(plan, assessed(plan, result.entry, plan.value, min(least, plan.value), AGREE))
+        return proven_again(result.replace(plan, assessed(plan, result.entry, plan.value, min(least, plan.value), AGREE)))
 
     def shares_of(self, module: Module, topology: Topology) -> SharesOf:
         """The shares to search of a mesh of a stage: equal ones, and where its devices differ in type a few by their speeds."""

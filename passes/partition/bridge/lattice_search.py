@@ -28,7 +28,7 @@ from passes.costs.memory.liveness import own_bytes, states_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.graph.digest import problem_digest
+from passes.graph.digest import Among, problem_digests
 from passes.graph.faults import NotAChoice, NotInRange
 from passes.graph.serving import shared_evenly
 from passes.graph.symbols import insert_symbols
@@ -425,7 +425,7 @@ class LatticeSearch(PlanOptions, Pass):
     def _problem(self, module: Module, steps: Steps | None, *, replicated: bool) -> str:
         """The digest of the problem, for every plan of which the bound holds."""
         told = self.comm + (step_text(module, steps.microbatches) if steps is not None else "")
-        return problem_digest(module, told, replicas=replicated)
+        return problem_digests(module, told, [Among(self.stages, self.replicas if replicated else 1)])[0]
 
     def _of_any_number(self, plan: Plan, module: Module, steps: Steps) -> tuple[tuple[str, str], ...]:
         """The certificate of a plan of a stated number of stages and replicas, as that of a plan of any number of them."""
@@ -438,7 +438,7 @@ class LatticeSearch(PlanOptions, Pass):
 
     def _prescribed(self) -> bool:
         """Whether options leave plans out that the objective is of."""
-        return bool(self.cuts or self.pins or self.stages or self.replicas > 1)
+        return bool(self.cuts or self.pins)
 
 
 def _worth(context: PassContext) -> float:

@@ -3,7 +3,8 @@
 Reads nothing but the entry function and the topology; writes what ``partition`` writes: ``StageSet`` on every entry op, and a
 ``Plan`` whose stages hold the devices asked for (``place`` keeps those and computes seconds and memory; it also is what finds a
 device too small). Its bound holds for every plan of this model on this topology, whoever made it: the one that the plan states,
-where that was proven for the same problem (``passes/graph/digest.py``) and is higher than what takes no search.
+where that was proven for the same problem (``passes/graph/digest.py``) or these stages (``passes/plan/proof.py``), else one
+that takes no search.
 
 A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
 all; a device that is unknown or used twice; replicas that are not alike; a value that would travel to an earlier stage.
@@ -12,7 +13,7 @@ all; a device that is unknown or used twice; replicas that are not alike; a valu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,15 +27,16 @@ from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.graph.digest import problem_digest
+from passes.graph.digest import Among, problem_digests
 from passes.graph.faults import NotAChoice
 from passes.graph.graph import stage_members
 from passes.graph.positional import POSITION, positional
 from passes.graph.serving import groups_of, tokens_of
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
-from passes.partition.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp, WrongServing
+from passes.partition.replay.faults import DeviceTwice, ReplicasOfTypes, StageWithoutOp, WrongServing
 from passes.partition.replay.stated import StatedPass
+from passes.plan.proof import proof_of
 from passes.stages.load import COMM
 
 
@@ -71,7 +73,7 @@ class AssignPass(StatedPass):
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
-        devices = self._devices(topology, net, problems, decodes=POSITION in dict(entry.attributes))
+        devices = self._devices(topology, problems, decodes=POSITION in dict(entry.attributes))
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
         if problems:
@@ -82,7 +84,7 @@ class AssignPass(StatedPass):
         replicated = any(len(names) > 1 for names in devices.values())
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
         if steps:
-            bound, reason = step_bound(placed, topology, net, steps, alone and self.flush)
+            bound, reason = step_bound(placed, topology, net, steps, alone and self.flush and not replicated)
             single = single_step(placed, topology, steps)
         else:
             bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
@@ -93,13 +95,6 @@ class AssignPass(StatedPass):
         tokens = tokens_of(module, self.objective)
         bound, single = bound / tokens, single / tokens
         serving = self._serving(module, topology, devices)
-        # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
-        comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
-        known = (problem_digest(module, comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
-        if self.problem and alone and once and self.problem in known:
-            certificate["problem"] = self.problem
-            if self.bound >= bound:
-                bound, certificate["bound"] = self.bound, self.proof
         plan = Plan(
             name="@plan",
             objective=self.objective,
@@ -120,11 +115,21 @@ class AssignPass(StatedPass):
                 )
                 for index in range(count)
             ),
-            certificate=tuple(sorted(certificate.items())),
             microbatches=steps if self.training else 1,
             flush=self.flush,
             tokens=tokens,
         )
+        # What was proven is of plans with one stage per device and one stage per op, all or some of them; or of these stages.
+        comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
+        most = max(stage.replicas for stage in plan.stages)
+        at_most = (*range(most, len(topology.devices) + 1), 0)
+        among = [Among(of, replicas) for of in (count, 0) for replicas in at_most] if alone and once and self.problem else []
+        known = dict(zip(problem_digests(module, comm, among), among, strict=True))
+        if self.problem in known or (self.problem and self.problem == proof_of(placed, replace(plan, bound=self.bound))):
+            certificate |= known[self.problem].told if self.problem in known else {}
+            certificate |= {"problem": self.problem, "bound": self.proof}
+            plan = replace(plan, bound=self.bound)
+        plan = replace(plan, certificate=tuple(sorted(certificate.items())))
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
@@ -142,9 +147,7 @@ class AssignPass(StatedPass):
                 raise InvalidInput(WrongServing(listed, len(devices.get(index, ())), groups), where=self._where(index))
         return found
 
-    def _devices(
-        self, topology: Topology, net: Network, problems: list[Diagnostic], *, decodes: bool = False
-    ) -> dict[int, list[str]]:
+    def _devices(self, topology: Topology, problems: list[Diagnostic], *, decodes: bool = False) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]
         found: dict[int, list[str]] = {}
         for text in self.devices:
@@ -160,22 +163,9 @@ class AssignPass(StatedPass):
                 rule = "stages share all their devices or none: choose other devices"
                 problems.append(DeviceTwice(names[0], what, rule).at(self._where(index)))
         for index, names in found.items() if not decodes else ():
-            problems += self._unlike(index, names, topology, net)
+            if len(types := sorted({topology.device(name).type for name in names})) > 1:
+                problems.append(ReplicasOfTypes(tuple(types)).at(self._where(index)))
         return found
-
-    def _unlike(self, index: int, names: Sequence[str], topology: Topology, net: Network) -> Iterator[Diagnostic]:
-        """Replicas that cannot stand for each other: transfers of a stage are priced as those of each of its devices."""
-        types = sorted({topology.device(name).type for name in names})
-        if len(types) > 1:
-            yield ReplicasOfTypes(tuple(types)).at(self._where(index))
-            return
-        first = names[0]
-        for name in names[1:]:
-            here, there = net.port(first), net.port(name)
-            if (here.latency, here.bandwidth) != (there.latency, there.bandwidth):
-                ports = ReplicasOfPorts(first, here.bandwidth, here.latency, name, there.bandwidth, there.latency)
-                yield ports.at(self._where(index))
-                return
 
 
 def _type_of(topology: Topology, names: Sequence[str]) -> str:
@@ -203,7 +193,7 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
 
 def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
     """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
-    plans in which every stage has devices of its own; else of all, which may fill in less time."""
+    plans in which every stage has one device of its own; else of all, which may fill in less time."""
     import numpy as np
 
     from passes.costs.learning import learning_seconds, update_seconds

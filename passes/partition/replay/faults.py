@@ -223,22 +223,6 @@ class ReplicasOfTypes(Fault, code="E3426"):
     types: tuple[str, ...]
 
 
-class ReplicasOfPorts(Fault, code="E3427"):
-    """Replicas of a stage take turns, so their devices must be connected alike."""
-
-    message = (
-        "its replicas have different ports: {one} {bandwidth:.6g} byte/s after {latency:.3g} s, "
-        "{other} {other_bandwidth:.6g} byte/s after {other_latency:.3g} s"
-    )
-    hint = "use devices with ports alike, or a stage on each"
-    one: str
-    bandwidth: float
-    latency: float
-    other: str
-    other_bandwidth: float
-    other_latency: float
-
-
 class AveragesParted(Fault, code="E3428"):
     """Two ops read one running average that training moves, such as two calls of one layer. In different stages each would read
     a copy, which only the ops of its own stage move."""

@@ -171,7 +171,13 @@ class Oracle:
             buffers += (2 + number - maker - 1) * size  # further ones where stages are passed over
         for made in itertools.product(*(range(len(cutter.given.layouts[name].placements)) for name in leaving)):
             in_flight = min(self.microbatches or 1, len(line) - number)
-            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight, buffers)
+            returned = 0  # two gradients of each reader of what is trained
+            for name, choice in zip(leaving, made, strict=True):
+                type_ = self.laid(name, cutter.given.layouts[name].placements[choice], parties[number])
+                for reader in readers[name] if name in cutter.given.trained else ():
+                    returned += 2 * message_bytes(type_, parties[number], parties[reader])
+            lies_there = dict(zip(leaving, made, strict=True))
+            own = self.stage(block, ops, arrives, lies_there, whole, in_flight, buffers + returned)
             if not math.isfinite(own):
                 continue
             after, told = list(spent), dict(lies)

@@ -12,7 +12,7 @@ from ir.core.facets import StageSet
 from ir.core.module import Func, Module, Plan
 from ir.core.ops import Location
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
-from passes.framework.base import PassContext
+from passes.framework.base import PassContext, needed
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.partition.replay.assign import AssignPass
@@ -176,11 +176,12 @@ def test_a_proven_bound_is_not_that_of_plans_that_run_an_op_twice() -> None:
     assert plan.bound <= plan.value == 5.1
 
 
-def test_replicas_have_ports_alike() -> None:
+def test_replicas_of_unlike_ports_pay_for_the_slowest() -> None:
     named = tuple(Device(name, "t", "h") for name in "abc")
     links = (Link("ab", ("a", "h"), 1024.0, 0.0), Link("bb", ("b", "h"), 512.0, 0.0), Link("cb", ("c", "h"), 1024.0, 0.0))
     topology = Topology("@top", (DeviceType("t"),), (Host("h"),), named, (), links)
-    module = bare_chain(2, topology)
-    found = faults(module, "0:v0", "1:v1", devices=("0:c", "1:a", "1:b"))
-    assert [(where, "have different ports" in words) for where, words in found] == [("plan.json: stage 1", True)]
-    assert members(assign(module, "0:v0", "1:v1", devices=("0:b", "1:a", "1:c"))) == [(0,), (1,)]
+    received = []
+    for replicas in (("1:a", "1:b"), ("1:a",)):
+        plan = PlacePass().run(assign(bare_chain(2, topology), "0:v0", "1:v1", devices=("0:c", *replicas)), PassContext())
+        received.append(needed(plan, Plan).stages[1].receive)
+    assert received[0] == 2 * received[1]
