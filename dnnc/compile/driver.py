@@ -42,7 +42,14 @@ from dnnc.compile.options import (
     warn_of_cut,
     with_programs,
 )
-from dnnc.compile.training import decays, require_engine, require_loss, saves_by_recomputing, update_text
+from dnnc.compile.training import (
+    decays,
+    differentiates_behind,
+    require_engine,
+    require_loss,
+    saves_by_recomputing,
+    update_text,
+)
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -357,6 +364,10 @@ def _planned(
     done = next((number for number, step in enumerate(pipeline) if step.name in PROGRAM_PASSES), len(pipeline))
     at = next((number for number, step in enumerate(pipeline[:done]) if step.name in PLANNERS), done)
     module = passes(pipeline, stop_after=at, expanded=False).run(loaded.module, context)
+    if differentiates_behind(pipeline, at):
+        from passes.differentiate import require_gradients
+
+        require_gradients(expand(module), context.bodies)
     if at < done:
         search = passes(pipeline, start_after=at, stop_after=at + 1, expanded=False).run
         module = within_memory(module, context, search, passes(pipeline, start_after=at + 1, stop_after=done).run)

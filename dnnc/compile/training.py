@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,6 +175,12 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     if options.dtype not in ("", "f32"):
         pipeline = _with_autocast(pipeline, options.dtype)
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
+
+
+def differentiates_behind(pipeline: Sequence[Pass], number: int) -> bool:
+    """Whether the first ``number`` passes leave a step whose gradients the others will make."""
+    names = [step.name for step in pipeline]
+    return {STEP_PASSES[0], "canonicalize"} <= {*names[:number]} and STEP_PASSES[1] in names[number:]
 
 
 def _with_autocast(pipeline: tuple[Pass, ...], dtype: str) -> tuple[Pass, ...]:

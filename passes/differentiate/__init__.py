@@ -154,6 +154,15 @@ class DifferentiatePass(Pass):
                 raise UsageError(NotOfOptimizer(" and ".join(optimizers), key), where=where)
 
 
+def require_gradients(module: Module, bodies: FunctionBodies | None) -> None:
+    """Raises InvalidInput where the pass ``differentiate`` would find no gradient on the way from the loss to a weight, as soon
+    as sizes are known: a plan takes longer to search than this takes."""
+    func = module.entry
+    program = _program(module, func)
+    trained = [resource.name for resource in module.of_type(Resource) if _optimizer(resource)]
+    differentiated(func, _loss(func), trained, program, _body(module, program, bodies))
+
+
 @dataclass(frozen=True, slots=True)
 class PassAlone:
     """One pass of one op as the entry function of a module that holds what it reads. ``fresh``: the arguments that ops next to

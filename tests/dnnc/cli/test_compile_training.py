@@ -334,8 +334,10 @@ def test_a_size_that_depends_on_values_is_refused_on_the_way_of_a_gradient(
         loss = ReduceMean<keepdims=0>(squares)
     }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
-    asked = ("--objective", "training", "--loss", "output:loss", "-o", str(tmp_path / "b"), "-q")
+    asked = ("--objective", "training", "--loss", "output:loss", "-o", str(tmp_path / "b"), "-q", "-v")
     assert main(["compile", str(tmp_path / "model.onnx"), "-t", TWO, *asked]) == 3
     told = capsys.readouterr().err
+    assert "canonicalize: " in told
+    assert "partition: " not in told  # before a plan is searched
     assert "%loss: error[E3610]: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
     assert "--frozen GLOB" in told

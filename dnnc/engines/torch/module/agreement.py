@@ -131,7 +131,8 @@ def disagreement(case: Case, file: Path) -> Difference:
 
 def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     """The arguments, and random ones of the same shapes. Each tensor is drawn from its own elements; floats are scaled.
-    Integers in ascending order are drawn in ascending order from the same first one, as offsets of bags have to be."""
+    Integers in ascending order are drawn in ascending order from the same first one, as offsets of bags have to be. Integers
+    that differ from each other along the last dimension are put in another order along it: they may be a permutation."""
     yield leaves
     generator = torch.Generator().manual_seed(1)
 
@@ -145,9 +146,17 @@ def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
             drawn = random.to(value.dtype) if bool((flat == flat[0]).all()) else drawn * (1 + 0.1 * random).to(value.dtype)
         elif value.dim() == 1 and value.dtype in _ORDERED and bool((flat[1:] >= flat[:-1]).all()):
             drawn = drawn.sort().values.index_fill(0, torch.tensor(0), flat[0])
+        elif value.dim() and value.dtype in _ORDERED[1:] and _differ(rows := flat.reshape(-1, value.shape[-1])):
+            drawn = rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(1))
         return drawn.reshape(value.shape).to(value.device)
 
     yield tuple(map(other, leaves))
+
+
+def _differ(rows: torch.Tensor) -> bool:
+    """Whether the elements of each row differ from each other."""
+    ordered = rows.sort(1).values
+    return rows.shape[1] > 1 and bool((ordered[:, 1:] != ordered[:, :-1]).all())
 
 
 # -- in inference -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,15 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
-from dnnc.engines.torch.module.faults import ChangesWeight, CumulativeAverage, DrawsRandom, NoOnnxscript, NotExported, NotTraced
+from dnnc.engines.torch.module.faults import (
+    ChangesWeight,
+    CumulativeAverage,
+    DrawsRandom,
+    FormRefused,
+    NoOnnxscript,
+    NotExported,
+    NotTraced,
+)
 from dnnc.engines.torch.module.places import causes, first_line, of_error, of_node, operator
 from dnnc.engines.torch.module.rewriting import DRAWN, NOISE, Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
@@ -67,6 +75,7 @@ def exported(
 ) -> Exported:
     """The model of a module. Raises InvalidInput for what cannot be exported or would train otherwise than in PyTorch, and
     UsageError where the exporter's package is missing."""
+    _refuse_complex(module)
     program = _program(module, args, dict(kwargs), dynamic_shapes, dropout)
     _refuse_random(program.exported_program)
     _refuse_changes(program.exported_program)
@@ -221,6 +230,14 @@ def _no_cumulative(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _refuse_complex(module: torch.nn.Module) -> None:
+    """Raises InvalidInput for a parameter of complex numbers."""
+    for name, value in module.named_parameters():
+        if value.is_complex():
+            advice = "keep its real and its imaginary part in a parameter [.., 2]: torch.view_as_complex joins them in forward"
+            raise InvalidInput(FormRefused(f"the complex parameter '{name}'", "ONNX has weights of real numbers alone", advice))
 
 
 def _refuse_random(program: Any) -> None:

@@ -46,8 +46,8 @@ def from_torch(
 
     The module is exported in its present mode, which does not change. ``dnnc compile --objective training`` trains the model as
     PyTorch trains the module: parts in the mode of inference stay in it, and what requires no gradient or is detached is not
-    trained. Without ``--objective training`` the model infers. Noise (``torch.randn``, ``randn_like``, ``rand``, ``rand_like``)
-    is drawn anew in each run, and in training by the seed of ``dnnc train``. The model has no dropouts. With ``dropout`` it has
+    trained. Without ``--objective training`` the model infers. Noise (uniform, normal, exponential and Bernoulli numbers of
+    torch, ``gumbel_softmax``) is drawn anew in each run, and in training by the seed of ``dnnc train``. The model has no dropouts. With ``dropout`` it has
     those that drop single elements, and ``dnnc compile --dropout on`` applies them.
 
     The model is compared with the module on the given arguments and on random ones: the results of inference, and the gradients

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from dnnc.engines.torch.module.faults import DropsGroups, FormRefused
+from dnnc.engines.torch.module.noise import DRAWS
 from dnnc.engines.torch.module.places import is_persons
 from dnnc.engines.torch.module.simpler import SIMPLER, bagged, smoothed, takes_bags
 from ir.core.diagnostics import InvalidInput
@@ -41,7 +42,7 @@ _AT = 4
 
 class Rewriting(TorchFunctionMode):
     """``dropout``: keep dropouts; without it all drop nothing, also those inside attention and recurrent layers. ``exporting``:
-    write label smoothing, shares of classes, bags of embeddings, distances and cumulative products in simpler operators, detach
+    write label smoothing, shares of classes, bags of embeddings, distances and the like in simpler operators, detach
     ``Tensor.data`` and what is computed under ``no_grad``, and make no dropout in place. Without it all noise is ``DRAWN``."""
 
     def __init__(self, *, dropout: bool, exporting: bool) -> None:
@@ -60,6 +61,8 @@ class Rewriting(TorchFunctionMode):
             return args[0].detach()  # the exporter would take it for a constant
         if not self.exporting and name in NOISE:
             return torch.full_like(func(*args, **kwargs), DRAWN)
+        if name in DRAWS:
+            return DRAWS[name](_kept if self.exporting else _stated, *args, **kwargs)
         if not self.dropout:
             if name in _DROPOUTS:
                 return args[0] if args else kwargs["input"]
@@ -93,9 +96,20 @@ class Rewriting(TorchFunctionMode):
         if self.exporting and name == "lstm" and args[1][0].shape[-1] != args[1][1].shape[-1]:
             reason, advice = "no operator of ONNX has projected states", "leave proj_size out, with a Linear behind the layer"
             raise InvalidInput(FormRefused("an LSTM with proj_size", reason, advice))
+        if self.exporting and func is torch.autograd.grad:
+            reason, advice = "a model file has no gradients of gradients", "write the derivative with operators of torch"
+            raise InvalidInput(FormRefused("torch.autograd.grad in forward", reason, advice))
         if self.exporting and name in SIMPLER:
             return SIMPLER[name](*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _kept(draw: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    return draw(like)
+
+
+def _stated(draw: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(like, DRAWN)
 
 
 @contextlib.contextmanager

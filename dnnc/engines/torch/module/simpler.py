@@ -161,6 +161,33 @@ def _ctc(
     return reduced(losses.reshape(()) if alone else losses, reduction)
 
 
+def _maxima(rank: int) -> Callable[..., torch.Tensor]:
+    """``adaptive_max_pool1d`` or ``2d``: cell i of n cells over a length L is the maximum from i L / n, rounded down, to
+    (i + 1) L / n, rounded up. Raises InvalidInput for ``return_indices``."""
+    pool: Callable[..., torch.Tensor] = functional.max_pool1d if rank == 1 else functional.max_pool2d
+
+    def pooled(input: torch.Tensor, output_size: Any, return_indices: bool = False) -> torch.Tensor:
+        if return_indices:
+            reason, advice = "no operator of ONNX gives the places in uneven windows", "leave return_indices out"
+            raise InvalidInput(FormRefused("adaptive max pooling with indices", reason, advice))
+        lengths = input.shape[-rank:]
+        asked = [output_size] * rank if isinstance(output_size, int) else output_size
+        counts = [length if count is None else count for length, count in zip(lengths, asked, strict=True)]
+        if not any(length % count for length, count in zip(lengths, counts, strict=True)):
+            return pool(input, [length // count for length, count in zip(lengths, counts, strict=True)])
+
+        def along(part: torch.Tensor, axis: int) -> torch.Tensor:
+            if axis == rank:
+                return pool(part, part.shape[-rank:])
+            length, count, dim = lengths[axis], counts[axis], axis - rank
+            cells = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+            return torch.cat([along(part.narrow(dim, start, end - start), axis + 1) for start, end in cells], dim)
+
+        return along(input, 0)
+
+    return pooled
+
+
 _NEVER = -1e30
 """The logarithm of a probability of 0 that sums and differences leave a number."""
 
@@ -170,6 +197,10 @@ def reduced(losses: torch.Tensor, reduction: str) -> torch.Tensor:
 
 
 SIMPLER: dict[str, Callable[..., torch.Tensor]] = {
+    "adaptive_max_pool1d": _maxima(1),
+    "adaptive_max_pool1d_with_indices": _maxima(1),
+    "adaptive_max_pool2d": _maxima(2),
+    "adaptive_max_pool2d_with_indices": _maxima(2),
     "cdist": _distances,
     "ctc_loss": _ctc,
     "cumprod": _products,

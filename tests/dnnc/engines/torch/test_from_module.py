@@ -260,8 +260,8 @@ CASES = {
     ),
     "a buffer that changes": Case(counted, counter, r"forward changes 'head.sub.steps'"),
     "random numbers": Case(
-        lambda m, x: x * torch.bernoulli(torch.full_like(x, 0.5)),
-        words=r"'head' \(Head\), .*:\d+: .*bernoulli draws random.*\n.*an argument of forward",
+        lambda m, x: x * torch.randint_like(x, 3),
+        words=r"'head' \(Head\), .*:\d+: .*randint_like draws random.*\n.*an argument of forward",
     ),
     "noise": Case(lambda m, x: x * torch.randn_like(x) + torch.randn(6) * m.fc(x) + torch.rand(4, 1) * torch.rand_like(x)),
     "random numbers of Python": Case(

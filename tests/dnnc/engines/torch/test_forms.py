@@ -1,0 +1,120 @@
+"""Functions of torch that ``from_torch`` writes in other operators: what is drawn at random, adaptive maxima; and forms of a
+module that it refuses by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import dnnc  # noqa: E402
+from dnnc.engines.torch.module.agreement import _arguments  # noqa: E402
+from dnnc.engines.torch.module.noise import DRAWS  # noqa: E402
+from dnnc.engines.torch.module.simpler import SIMPLER  # noqa: E402
+
+MANY = 20000
+
+
+def drawn(name: str, *args: Any, **named: Any) -> Any:
+    torch.manual_seed(0)
+    return DRAWS[name](lambda function, like: function(like), *args, **named)
+
+
+@pytest.mark.parametrize(
+    ("made", "mean", "deviation"),
+    [
+        (lambda: drawn("normal_", torch.empty(MANY), 3.0, 2.0), 3, 2),
+        (lambda: drawn("normal", 3.0, torch.full((MANY,), 2.0)), 3, 2),
+        (lambda: drawn("normal", 3.0, 2.0, size=(MANY,)), 3, 2),
+        (lambda: drawn("uniform_", torch.empty(MANY), -1.0, 5.0), 2, 6 / math.sqrt(12)),
+        (lambda: drawn("uniform_", torch.empty(MANY), to=3.0), 1.5, 3 / math.sqrt(12)),
+        (lambda: drawn("exponential_", torch.empty(MANY), 0.5), 2, 2),
+        (lambda: drawn("bernoulli", torch.full((MANY,), 0.3)), 0.3, math.sqrt(0.21)),
+        (lambda: drawn("bernoulli_", torch.empty(MANY), 0.3), 0.3, math.sqrt(0.21)),
+        (lambda: drawn("gumbel_softmax", torch.tensor([0.3, 0.7]).log().expand(MANY, 2), hard=True)[:, 1], 0.7, math.sqrt(0.21)),
+    ],
+)
+def test_draws_have_the_distribution_of_torch(made: Callable[[], Any], mean: float, deviation: float) -> None:
+    """Of 20,000 numbers the mean is off by 5 standard errors in one of a million seeds; this seed is fixed."""
+    numbers = made()
+    assert abs(float(numbers.mean()) - mean) < 5 * deviation / math.sqrt(MANY)
+    assert float(numbers.std()) == pytest.approx(deviation, rel=0.05)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (4, None), (7, 5)])
+def test_adaptive_maxima_are_those_of_torch(size: tuple[int, int | None]) -> None:
+    """Values, and gradients, of which the first of equal elements gets all."""
+    given = torch.randint(0, 3, (2, 3, 7, 6)).float()
+    found, wanted = given.clone().requires_grad_(), given.clone().requires_grad_()
+    ours, theirs = SIMPLER["adaptive_max_pool2d"](found, size), functional.adaptive_max_pool2d(wanted, size)
+    assert torch.equal(ours, theirs)
+    weights = torch.randn(ours.shape)
+    (ours * weights).sum().backward()
+    (theirs * weights).sum().backward()
+    torch.testing.assert_close(found.grad, wanted.grad)
+
+
+def test_a_permutation_is_tried_with_another() -> None:
+    rows = torch.stack([torch.randperm(6) for _ in range(4)])
+    _, (other,) = _arguments((rows,))
+    assert not torch.equal(other, rows)
+    assert torch.equal(other.sort(1).values, rows.sort(1).values)
+
+
+class Net(nn.Module):
+    def __init__(self, body: Callable[[Any, Any], Any], kind: Any) -> None:
+        super().__init__()
+        self.fc, self.body, self.weight = nn.Linear(6, 6), body, nn.Parameter(torch.randn(6, dtype=kind))
+
+    def forward(self, x: Any) -> Any:
+        return self.body(self, self.fc(x))
+
+
+def noisy(m: Any, x: Any) -> Any:
+    means, deviations = x.chunk(2, -1)
+    latent = torch.distributions.Normal(means, functional.softplus(deviations)).rsample()
+    chosen = functional.gumbel_softmax(x, hard=True) * torch.empty_like(x).exponential_()
+    return torch.cat([latent, chosen * torch.bernoulli(torch.sigmoid(x)).detach() * m.weight], -1)
+
+
+def largest(m: Any, x: Any) -> Any:
+    return functional.adaptive_max_pool1d(x, 4) @ m.weight[:4] + nn.AdaptiveMaxPool1d(2)(x * m.weight).sum(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", [noisy, largest])
+def test_a_module_is_exported_as_it_trains(body: Callable[[Any, Any], Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    assert dnnc.from_torch(Net(body, torch.float32), (torch.randn(4, 6),), tmp_path / "net.onnx").is_file()
+
+
+def slope(m: Any, x: Any) -> Any:
+    return torch.autograd.grad((x * m.weight).sum(), x, create_graph=True)[0] * x
+
+
+def indices(m: Any, x: Any) -> Any:
+    return functional.adaptive_max_pool1d(x, 4, return_indices=True)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (slope, torch.float32, r"test_forms.py:\d+: error\[E1518\]: torch.autograd.grad in forward cannot be exported"),
+        (indices, torch.float32, r"error\[E1518\]: adaptive max pooling with indices cannot be exported"),
+        (lambda m, x: (x + m.weight).abs(), torch.complex64, r"error\[E1518\]: the complex parameter 'weight' cannot be"),
+    ],
+)
+def test_a_form_that_is_refused(body: Callable[[Any, Any], Any], kind: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(dnnc.InvalidInput, match=words):
+        dnnc.from_torch(Net(body, kind), (torch.randn(4, 6),), tmp_path / "net.onnx")
+    assert not (tmp_path / "net.onnx").exists()
