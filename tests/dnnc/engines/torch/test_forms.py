@@ -40,7 +40,11 @@ def drawn(name: str, *args: Any, **named: Any) -> Any:
         (lambda: drawn("exponential_", torch.empty(MANY), 0.5), 2, 2),
         (lambda: drawn("bernoulli", torch.full((MANY,), 0.3)), 0.3, math.sqrt(0.21)),
         (lambda: drawn("bernoulli_", torch.empty(MANY), 0.3), 0.3, math.sqrt(0.21)),
-        (lambda: drawn("gumbel_softmax", torch.tensor([0.3, 0.7]).log().expand(MANY, 2), hard=True)[:, 1], 0.7, math.sqrt(0.21)),
+        (
+            lambda: drawn("gumbel_softmax", torch.tensor([0.3, 0.7]).log().expand(MANY, 2), hard=True)[:, 1],
+            0.7,
+            math.sqrt(0.21),
+        ),
     ],
 )
 def test_draws_have_the_distribution_of_torch(made: Callable[[], Any], mean: float, deviation: float) -> None:
