@@ -44,11 +44,11 @@ def from_torch(
     their names, or the tensor alone where there is one. ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds
     later; it is that of ``torch.export``.
 
-    The module is exported in its present mode, which does not change. ``dnnc compile --objective training`` trains the model as
-    PyTorch trains the module: parts in the mode of inference stay in it, and what requires no gradient or is detached is not
-    trained. Without ``--objective training`` the model infers. Noise (uniform, normal, exponential and Bernoulli numbers of
-    torch, ``gumbel_softmax``) is drawn anew in each run, and in training by the seed of ``dnnc train``. The model has no dropouts. With ``dropout`` it has
-    those that drop single elements, and ``dnnc compile --dropout on`` applies them.
+    The module is exported in its present mode, which does not change. ``dnnc compile --objective training`` trains the model
+    as PyTorch trains the module: parts in the mode of inference stay in it, and what requires no gradient or is detached is
+    not trained. Without ``--objective training`` the model infers. Noise (uniform, normal, exponential and Bernoulli numbers
+    of torch, ``gumbel_softmax``) is drawn anew in each run, and in training by the seed of ``dnnc train``. The model has no
+    dropouts. With ``dropout`` it has those that drop single elements, and ``dnnc compile --dropout on`` applies them.
 
     The model is compared with the module on the given arguments and on random ones: the results of inference, and the gradients
     and running averages of a training step. The file appears only if they agree.

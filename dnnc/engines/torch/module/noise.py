@@ -1,7 +1,7 @@
 """Functions of torch that draw random numbers, computed from the noise that a model keeps: ``rand`` and ``randn``.
 
-Each takes ``draw`` before the arguments of the function that it stands for: ``draw(torch.rand_like, like)`` is noise in the shape
-of ``like``. A function whose name ends in ``_`` writes into its first argument and returns it, as torch's does.
+Each takes ``draw`` before the arguments of the function that it stands for: ``draw(torch.rand_like, like)`` is noise in the
+shape of ``like``. A function whose name ends in ``_`` writes into its first argument and returns it, as torch's does.
 """
 
 from __future__ import annotations
