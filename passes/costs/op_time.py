@@ -240,9 +240,17 @@ def bandwidth_of(device_type: DeviceType) -> float:
     return device_type.memory_bandwidth * dict(device_type.efficiency).get(MEMORY, 1.0)
 
 
-def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = (), *, fused: bool = True) -> list[float]:
+def body_seconds(
+    ops: Iterable[Op],
+    device_type: DeviceType,
+    outputs: Iterable[str] = (),
+    *,
+    fused: bool = True,
+    followed: Mapping[int, tuple[int, ...]] | None = None,
+) -> list[float]:
     """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into, if they are ``fused``.
-    ``outputs``: values that are written in any case, as results of the whole."""
+    ``outputs``: values that are written in any case, as results of the whole; ``followed``: the ``epilogues`` of both, where
+    they are known."""
     ops = tuple(ops)
     known: dict[object, float] = {}  # of ops that are alike: ``cost`` gives the copies of a block one and the same facet
     seconds = []
@@ -258,9 +266,13 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     if not fused or not fuses(device_type):
         return seconds
     types = {value.name: value.type for op in ops for value in sized_results(op)}
-    for index, ports in epilogues(ops, outputs).items():
+    for index, ports in (epilogues(ops, outputs) if followed is None else followed).items():
         op = ops[index]
-        seconds[index] = min(seconds[index], fused_seconds(op, device_type, type_bytes(types[op.operands[ports[0]]]) or 0))
+        chained = type_bytes(types[op.operands[ports[0]]]) or 0
+        likeness = id(op.facet(Cost)), dtype_of(op), chained, op.facet(Time) is None
+        if likeness not in known:
+            known[likeness] = fused_seconds(op, device_type, chained)
+        seconds[index] = min(seconds[index], known[likeness])
     return seconds
 
 

@@ -20,7 +20,7 @@ from ir.core.module import Module
 from ir.core.topology import Topology
 from passes.costs.memory.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
 from passes.costs.network import Network
-from passes.costs.op_time import body_seconds
+from passes.costs.op_time import body_seconds, epilogues
 from passes.graph.graph import reads
 from passes.graph.positional import positional
 from passes.graph.serving import groups_of
@@ -56,7 +56,8 @@ def problem_of(
     pins = pins or {}
     kinds = kinds_of(topology, net, frozenset(pins.values()))
     outputs = [value.name for value in func.results]
-    rows = {type_.name: body_seconds(func.ops, type_, outputs) for type_ in topology.types}
+    followed = epilogues(func.ops, outputs)
+    rows = {type_.name: body_seconds(func.ops, type_, outputs, followed=followed) for type_ in topology.types}
     seconds = np.array([rows[kind.type] for kind in kinds], dtype=np.float64).reshape(len(kinds), len(func.ops))
     for position, device in pins.items():
         for k, kind in enumerate(kinds):

@@ -37,8 +37,10 @@ from passes.framework.registry import ANY_FORM, ANY_MESH, NO_MESH
 from passes.meshes.mesh import read_shape
 from passes.partition.options import MeshOptions
 
-SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), *range(144, 257, 16))
-"""Batches that are tried at first; then all between the neighbours of the best."""
+SIZES = (*range(1, 9), *(size << power for power in range(1, 6) for size in range(5, 9)))
+"""Batches that are tried at first: all to 8, then four for each doubling."""
+MOST_BETWEEN = 8
+"""Batches between the neighbours of the best that are tried then."""
 MOST_GROUPS = 256
 ON_MESHES = 2.0
 """Seconds of counted work of the search on meshes for one batch, beside the search without them."""
@@ -147,7 +149,8 @@ def _on_devices(step: StepOfBatch, sizes: Sequence[int], groups: tuple[int, int]
     allowed = f"{groups[0]} to {groups[1]} groups" if groups[0] < groups[1] else f"{groups[0]} groups"
     allowed = f"{allowed} and {_batches(sizes)}"
     place = sizes.index(best.batch)
-    near_best = range(sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)])
+    low, high = sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)]
+    near_best = range(low, high, 1 + (high - low - 1) // MOST_BETWEEN)
     between = step.tried([size for size in near_best if size not in sizes])
     if between and (near := step.searched(between, groups, SECONDS[1])) is not None:
         best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
