@@ -150,7 +150,8 @@ def _on_devices(step: StepOfBatch, sizes: Sequence[int], groups: tuple[int, int]
     allowed = f"{allowed} and {_batches(sizes)}"
     place = sizes.index(best.batch)
     low, high = sizes[max(place - 1, 0)] + 1, sizes[min(place + 1, len(sizes) - 1)]
-    near_best = range(low, high, 1 + (high - low - 1) // MOST_BETWEEN)
+    near_best = range(low, high)
+    near_best = near_best[:: 1 + len(near_best) // MOST_BETWEEN]
     between = step.tried([size for size in near_best if size not in sizes])
     if between and (near := step.searched(between, groups, SECONDS[1])) is not None:
         best = replace(max(best, near, key=lambda plan: plan.tokens_per_second), bound=max(best.bound, near.bound))
