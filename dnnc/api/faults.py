@@ -113,3 +113,13 @@ class OptionOfWrongType(Fault, code="E1414"):
     name: str
     found: str
     expected: str
+
+
+class OptionOutOfBounds(Fault, code="E1415"):
+    """``dnnc.plan`` was given a number that is too small or too large."""
+
+    message = "{name} is {found}; expected a whole number from {least} to {most}"
+    name: str
+    found: str
+    least: int
+    most: int

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
-from dnnc.api.faults import NotAnOption, OptionOfWrongType
-from dnnc.compile.flags import AUTO as BEST
-from dnnc.compile.flags import CompileOptions
+from dnnc.api.faults import NotAnOption, OptionOfWrongType, OptionOutOfBounds
+from dnnc.compile.flags import BOUNDS, CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
 
@@ -116,7 +115,8 @@ _OF_TRAINING = frozenset(one.name for one in fields(TrainingOptions))
 
 
 def compile_options(model: str, dims: Mapping[str, int | str | range] | None, options: PlanOptions) -> CompileOptions:
-    """Those options as data. Raises UsageError for one that there is not, and for one of the wrong type."""
+    """Those options as data. Raises UsageError for one that there is not, for one of the wrong type, and for a number that the
+    command refuses, too."""
     _require("dims", dims, Mapping[str, int | str | range] | None)
     plain: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -125,6 +125,7 @@ def compile_options(model: str, dims: Mapping[str, int | str | range] | None, op
             raise UsageError(NotAnOption(name, tuple(sorted(PlanOptions.__annotations__))), where="dnnc.plan")
         if value is not None:
             _require(name, value, _types()[name])
+            _require_bounds(name, value)
             (training if name in _OF_TRAINING else plain)[_RENAMED.get(name, name)] = _as_field(name, value)
     if plain.get("stages") == AUTO:  # 0 is the best number of stages on meshes; without them None is
         plain["stages"] = 0 if plain.get("mesh") not in (None, "", NONE) else None
@@ -139,6 +140,13 @@ def _types() -> dict[str, Any]:
 def _require(name: str, value: Any, type_: Any) -> None:
     if not _is(value, type_):
         raise UsageError(OptionOfWrongType(name, repr(value)[:80], _spelled(type_)), where="dnnc.plan")
+
+
+def _require_bounds(name: str, value: Any) -> None:
+    if name in BOUNDS and value != AUTO:
+        least, most = BOUNDS[name]
+        if not least <= value <= most:
+            raise UsageError(OptionOutOfBounds(name, str(value)[:80], least, most), where="dnnc.plan")
 
 
 def _is(value: Any, type_: Any) -> bool:
@@ -179,6 +187,4 @@ def _as_field(name: str, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(value)
     if name == "pins":
         return dict(value)
-    if name in ("batch", "groups") and value == AUTO:
-        return BEST
     return str(value) if name == "mesh" else value

@@ -20,7 +20,12 @@ SEARCHES = ("certified", "tag")
 """Which search plans: dnnc's own, which bounds all plans, or TAG's (``dnnc.search_tag``)."""
 TAG = SEARCHES[1]
 AUTO = 0
-"""As ``batch`` or ``groups`` of a decoder: as many as are best."""
+"""As ``batch`` or ``groups`` of a decoder: as many as are best. They may be given as the text ``auto``, too."""
+BOUNDS: Mapping[str, tuple[int, int]] = {
+    **{"context": (2, 1 << 24), "batch": (1, 1 << 20), "groups": (1, 1 << 20), "chunk": (1, 1 << 20)},
+    **{"prompt_tokens": (1, 1 << 24), "microbatches": (1, 1 << 20), "replicas": (1, 1024), "pieces": (1, 64)},
+}
+"""The least and the largest number that an option takes, as the command says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,11 @@ class CompileOptions:
     chunk: int | None = None
     prompt_tokens: int | None = None
     genai: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "groups"):
+            if getattr(self, name) == "auto":
+                object.__setattr__(self, name, AUTO)
 
     @property
     def largest(self) -> dict[str, int | str]:

@@ -9,6 +9,7 @@ warning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,7 +32,7 @@ from dnnc.compile.flags import AUTO, CompileOptions
 from dnnc.compile.options import asks_training
 from dnnc.zoo import require_options
 from ir.core import dims as dimensions
-from ir.core.attributes import attributes
+from ir.core.attributes import Attribute, AttrKind, attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.module import Func, Module
 from ir.core.objectives import objective_of
@@ -198,34 +199,36 @@ def _pairs(func: Func, options: CompileOptions) -> tuple[Pair, ...]:
     return (*stated, *(pair for pair in caches(func) if pair.source not in {one.source for one in stated}))
 
 
-def with_past_checked(module: Module, options: CompileOptions, context: PassContext, read: Func | None = None) -> Module:
-    """The module of a step, which states the constants of relative positions (``RELATIVE``). Raises InvalidInput where the
-    model computes a number from the length of its past, which is another in place. It is read with one more position, too: no
-    constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges those with slots, and
-    constant positions of a model without an input of positions.) Warns where the file fixes the length of the past.
-    ``read``: as of ``sized``."""
-    require_sizes(module, options)
+def with_past_checked(
+    module: Module, options: CompileOptions, context: PassContext, read: Func | None = None, step: int = 1
+) -> Module:
+    """The module at ``step`` tokens, which states the constants of relative positions of one token (``RELATIVE``). Raises
+    InvalidInput where the model computes a number from the length of its past, which is another in place. It is read with one
+    more position, too: no constant may differ but in how many slots it has, and but for sizes. (The pass ``states`` judges
+    those with slots, and constant positions of a model without an input of positions.) Warns where the file fixes the length
+    of the past. ``read``: as of ``sized``."""
+    require_sizes(module, options, step)
     longest = dict(module.entry.attributes).get(LONGEST)
     if options.context is not None and longest is not None and longest.value < options.context:
         context.sink.warn(ContextOverModel(longest.value, options.context), where="--context")
     growing = [pair.source for pair in _pairs(module.entry, options) if pair.grows is not None]
     if options.context is None or options.model.startswith(ZOO) or not growing:
         return module
-    at = sized(replace(options, context=options.context + 1), read=read)
+    at = sized(replace(options, context=options.context + 1), step, read)
     inside = replace(context, sink=DiagnosticSink(), statistics={})
     longer = load_step(at, inside.sink)
     types = {arg.name: arg.type for arg in longer.entry.args}
     if fixed := [arg.name[1:] for arg in module.entry.args if arg.name[1:] in growing and types[arg.name] == arg.type]:
         context.sink.warn(LengthFixed(fixed[0]), where=fixed[0])
         return module
-    looked_up = Role.POSITIONS not in roles_of(module.entry, set(growing), options.roles).values()
-    pasts = [options.context - 1, options.context] if looked_up else [None, None]
+    past = np.arange(options.context - step, options.context) if _looks_up(module.entry, options) else None
+    pasts = [past, past + 1 if past is not None else None]
     simplified = [expand(FOLDING.run(expand(one), inside)) for one in (module, longer)]
     relative: list[str] = []
     first, second = (dict(_constants(one, past)) for one, past in zip(simplified, pasts, strict=True))
     for place, (resource, array) in first.items():
         other = second.get(place)
-        if other is not None and _is_shifted(array, other[1]):
+        if other is not None and step == 1 and _is_shifted(array, other[1]):
             relative.append(resource)
         if other is not None and array.shape == other[1].shape and not np.array_equal(array, other[1], equal_nan=True):
             reason = f"the model computes {resource} from the length of its past"
@@ -234,10 +237,24 @@ def with_past_checked(module: Module, options: CompileOptions, context: PassCont
         reason = f"the model computes {moved} from the length of its past"
         raise InvalidInput(CacheNotInPlace(growing[0], reason), where=moved)
     entry = module.first(Func)
-    if entry is None or not relative:
+    if entry is None:
         return module
-    facts: Mapping[str, object] = {**dict(entry.attributes), RELATIVE: tuple(dict.fromkeys(relative))}
+    facts: Mapping[str, object] = {
+        **dict(entry.attributes),
+        RELATIVE: Attribute(AttrKind.STRINGS, tuple(dict.fromkeys(relative))),
+    }
     return module.replace(entry, replace(entry, attributes=attributes(facts)))
+
+
+def _looks_up(func: Func, options: CompileOptions) -> bool:
+    """Whether a decoder has no input of positions, so that it may look them up by a constant."""
+    states = {pair.source for pair in _pairs(func, options)}
+    return Role.POSITIONS not in roles_of(func, states, options.roles).values()
+
+
+def _are_positions(array: NDArray[Any] | None, past: NDArray[Any] | None) -> bool:
+    """Whether the last dimension of ``array`` is the positions of a step. ``past``: as of ``_constants``."""
+    return array is not None and past is not None and array.shape[-1:] in ((), past.shape) and bool((array == past).all())
 
 
 def _is_shifted(array: NDArray[Any], longer: NDArray[Any]) -> bool:
@@ -246,7 +263,7 @@ def _is_shifted(array: NDArray[Any], longer: NDArray[Any]) -> bool:
     return grown and np.array_equal(array, longer[..., 1:], equal_nan=True)
 
 
-def _moved(module: Module, longer: Module, past: int | None) -> str:
+def _moved(module: Module, longer: Module, past: NDArray[Any] | None) -> str:
     """The first value that ops make of constants which are too large to be folded, of one shape whatever the length of the
     past, which chooses its numbers; empty where there is none. ``past``: as of ``_constants``."""
     one, other, twins = module.resources, longer.resources, {op.results[0].name: op for op in longer.entry.ops if op.results}
@@ -259,7 +276,7 @@ def _moved(module: Module, longer: Module, past: int | None) -> str:
             continue
         read = [number for number, name in enumerate(op.operands) if name in one and twin.operands[number] in other]
         arrays = [(array_of(one[op.operands[number]]), array_of(other[twin.operands[number]])) for number in read]
-        if op.name == GATHER and past is not None and any(array is not None and (array == past).all() for array, _ in arrays):
+        if op.name == GATHER and any(_are_positions(array, past) for array, _ in arrays):
             continue
         chosen = any(a is not None and b is not None and not np.array_equal(a, b, equal_nan=True) for a, b in arrays)
         chosen = chosen or any(depends.get(name, False) for name in op.operands)
@@ -269,15 +286,15 @@ def _moved(module: Module, longer: Module, past: int | None) -> str:
     return ""
 
 
-def _constants(module: Module, past: int | None) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
+def _constants(module: Module, past: NDArray[Any] | None) -> Iterator[tuple[tuple[str, int], tuple[str, NDArray[Any]]]]:
     """The constants that ops read, sizes aside: by the op's first result and the operand, its name and elements. ``past``: the
-    position of the step, if a table is read by it as a constant, which is left aside too."""
+    positions of the step, if a table is read by them as a constant, which is left aside too."""
     resources = module.resources
     for op in module.entry.ops:
         for number, name in enumerate(op.operands if op.results else ()):
             array = array_of(resources[name]) if name in resources else None
             whole = array is not None and array.dtype.kind == "i"
-            position = whole and op.name == GATHER and bool(np.all(array == past))
+            position = whole and op.name == GATHER and _are_positions(array, past)
             if array is not None and not position and not (whole and op.name in OF_SIZES):
                 yield (op.results[0].name, number), (name, array)
 
@@ -363,9 +380,14 @@ def read_at(
     the passes."""
     at = sized(options, step, read)
     module = load_step(at, context.sink)
-    if step > 1:
+    if step == 1:
+        module = with_past_checked(module, options, context, read)
+    else:
         require_sizes(module, options, step)
-    module = expand(with_past_checked(module, options, context, read) if step == 1 else module)
+        if _looks_up(module.entry, options):
+            with suppress(InvalidInput):  # what the pass states judges may hold, and it refuses the rest
+                module = with_past_checked(module, options, context, read, step)
+    module = expand(module)
     for one in pipeline[: 1 + next(i for i, one in enumerate(pipeline) if one.name == "cost")]:
         module = expand(one.run(module, context))
     return module

@@ -24,7 +24,8 @@ from passes.prepare.states.writer import StepWriter
 GROUP_QUERY, ATTENTION = "onnx.com.microsoft.GroupQueryAttention", "onnx.Attention"
 RELATIVE = "decoding.relative"
 """The attribute of an entry function that lists the constants of a step, one row for its token, which depend on the distances
-of keys to that token alone: they are shifted where the past is one longer."""
+of keys to that token alone: they are shifted where the past is one longer. A function with it was read at both lengths, and
+no other number of it depends on the past, those of slots and looked up positions aside."""
 BRANCH = "decoding.branch"
 """The attribute of an entry function that names the input of its file which is true in each step, and no argument any more."""
 TABLES = {GROUP_QUERY: (7, 8), "onnx.com.microsoft.RotaryEmbedding": (2, 3)}
@@ -85,11 +86,11 @@ class Decoder:
         ops = self.of_whole_numbers([one for op in self.func.ops for one in self.in_place(op)])
         if any(pair.grows is not None for pair in self.axes):
             growing = {pair.result: pair.source for pair in self.axes if pair.grows is not None}
-            relative = dict(self.func.attributes)[RELATIVE].value if RELATIVE in dict(self.func.attributes) else ()
-            masks = Masks(self.writer, self.module.resources, growing, relative)
+            relative = dict(self.func.attributes).get(RELATIVE)
+            masks = Masks(self.writer, self.module.resources, growing, relative.value if relative is not None else ())
             ops = masks.applied(ops)
             if Role.POSITIONS not in self.roles.values():
-                ops = self.with_positions(ops, required=not masks.by_distance)
+                ops = self.with_positions(ops, required=relative is None and not masks.by_distance)
         entry = self.func
         facts = {
             "decoding.ids": self.ids.name[1:],
@@ -182,8 +183,8 @@ class Decoder:
 
     def with_positions(self, ops: Sequence[Op], *, required: bool) -> list[Op]:
         """``ops`` of a model without positions among its inputs: it looks them up by a constant, past .. past + s - 1, or
-        counts ones of its mask; where they are not ``required``, it may have none. Raises InvalidInput where they are missing,
-        or read otherwise, or counted for several tokens of a step."""
+        counts ones of its mask, or has none. Raises InvalidInput where they are read otherwise, or counted for several tokens
+        of a step, and where ``required`` ones are missing: whether the model has none is not known."""
         source, expected = next(iter(self.axes)).source, np.arange(self.context - self.step, self.context)
         constants = {
             name: array.ndim
@@ -215,14 +216,16 @@ class Decoder:
                 raise self.unknown_positions(source)
             found.append(op)
         counts = any(op.name == "onnx.CumSum" for op in ops)
-        if not widened and (self.step > 1 if counts else required):
-            raise self.unknown_positions(source)
+        if not widened and counts and self.step > 1:
+            raise self.unknown_positions(source, "counts those of several tokens by its mask")
+        if not widened and not counts and required:
+            raise self.unknown_positions(source, "which of its numbers follow from the length of its past is not known")
         return found
 
-    def unknown_positions(self, source: str) -> InvalidInput:
-        reason = (
-            "the model has no input position_ids, and computes positions from the length of its past in a way unknown to dnnc"
-        )
+    def unknown_positions(
+        self, source: str, how: str = "computes positions from the length of its past in a way unknown to dnnc"
+    ) -> InvalidInput:
+        reason = f"the model has no input position_ids, and {how}"
         return InvalidInput(CacheNotInPlace(source, reason), where=self.module.name)
 
     def in_place(self, op: Op) -> list[Op]:

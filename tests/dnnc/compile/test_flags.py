@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from dnnc.api.options import compile_options
 from dnnc.cli.app import tree
-from dnnc.compile.flags import FLAGS, MESH, PLAN, TAG_SEARCH, CompileOptions, excluded_by, given
+from dnnc.cli.options.shared import parse_count
+from dnnc.compile.decoding.steps import of_tokens
+from dnnc.compile.flags import AUTO, BOUNDS, FLAGS, MESH, PLAN, TAG_SEARCH, CompileOptions, excluded_by, given
 from dnnc.compile.options import build_pipeline
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -70,6 +73,31 @@ def test_the_table_has_every_option_and_the_command_every_flag() -> None:
     for one in FLAGS:
         for name in one.passes:
             assert one.field.replace("_", "-") in {option.name for option in describe(name).options}, (one.flag, name)
+
+
+def test_numbers_have_the_bounds_of_the_command() -> None:
+    """``--batch`` and ``--groups`` are texts there, for they may be auto; ``dnnc.plan`` asks the table."""
+    command: Any = get_command(tree(("compile",), listed=False)).commands["compile"]  # type: ignore[attr-defined]
+    ranges = {one.name: (one.min, one.max) for one in command.params if getattr(one, "min", None) is not None}
+    assert {name: bounds for name, bounds in ranges.items() if name in BOUNDS} == {
+        name: bounds for name, bounds in BOUNDS.items() if name not in ("batch", "groups")
+    }
+    for name, (least, most) in BOUNDS.items():
+        for number in (least - 1, most + 1, -1):
+            with pytest.raises(UsageError, match=f"{name} is {number}; expected a whole number from {least} to {most}"):
+                compile_options("zoo:mlp", None, {name: number})  # type: ignore[misc]
+            if name in ("batch", "groups"):
+                with pytest.raises(UsageError, match="E0154"):
+                    parse_count(str(number), f"--{name}")
+
+
+def test_auto_is_the_same_by_each_door() -> None:
+    for name in ("batch", "groups"):
+        asked = replace(NONE, **{name: "auto"})
+        assert getattr(asked, name) == AUTO == parse_count("auto", f"--{name}")
+        assert getattr(compile_options("zoo:mlp", None, {name: "auto"}), name) == AUTO  # type: ignore[misc]
+        with pytest.raises(UsageError, match=f"--{name} auto"):
+            of_tokens(asked)
 
 
 @pytest.mark.parametrize("one", FLAGS, ids=lambda one: one.flag)

@@ -137,8 +137,17 @@ def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     assert_computed(tmp_path, [1] * CONTEXT)
 
 
-def test_chunks_look_positions_up_beside_a_window(tmp_path: Path) -> None:
-    write(tmp_path / "m.onnx", ids="int32", token=LEARNED, window=WINDOW, attention=UNBIASED)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"token": LEARNED, "window": WINDOW, "attention": UNBIASED},
+        {"attention": UNBIASED},
+        {"attention": UNBIASED.replace("Where (mask, scored, lowest)", "Identity (scored)")},
+    ],
+    ids=["positions beside a window", "a causal mask alone", "no mask and no positions"],
+)
+def test_steps_and_chunks_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", ids="int32", **parts)
     options = CompileOptions(
         str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT, batch=BATCH, chunk=3
     )
