@@ -19,6 +19,7 @@ from ir.core.ops import Op
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
 from passes.costs.learning import Learning, is_float, learning, recomputes, saved_values
+from passes.costs.views import bases
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
@@ -91,20 +92,22 @@ def check_step(planned: Module, whole: Module) -> int:
     made = {value.name: value for value in whole.entry.args}
     made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
     entry = without_reshards(planned.entry).func
-    on, called = stage_members(entry), origins(whole.entry)
+    on, called, lies, base = stage_members(entry), origins(whole.entry), bases(whole.entry.ops), bases(entry.ops)
+    learned = replace(learned, base=base)
     stages = {stage for members in on for stage in members}
     for stage in stages:
         facts: dict[str, int] = {}
         for op, members in zip(entry.ops, on, strict=True):
             if stage in members:
                 facts.update(saved_values(op, learned))
-        kept = {  # once, however it lies
-            called.get(name, name): type_bytes(made[name].type) or 0
-            for op, members in zip(whole.entry.ops, stage_members(whole.entry), strict=True)
-            if stage in members and phase_of(op.facets) in BACKWARD
-            for name in reads(op)
-            if name in made and is_float(made[name].type) and called.get(name, name)[:1] != "@"
-        }
+        kept = {}  # once, however it lies
+        for op, members in zip(whole.entry.ops, stage_members(whole.entry), strict=True):
+            for name in reads(op) if stage in members and phase_of(op.facets) in BACKWARD else ():
+                memory = lies.get(name, name)
+                first = called.get(memory, memory)
+                first = base.get(first, first)
+                if memory in made and is_float(made[memory].type) and first[:1] != "@":
+                    kept[first] = type_bytes(made.get(first, made[memory]).type) or 0
         one, other = sum(facts.values()), sum(kept.values())
         assert abs(one - other) <= SMALL + ROUNDING * max(one, other), (
             f"stage {stage}: planned to keep {one} bytes, its ops {other}"

@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ir.core.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
 from ir.core.module import Func, Module, Resource, State
@@ -32,6 +32,7 @@ from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.costs.op_time import bandwidth_of, dtype_of, passes_seconds
+from passes.costs.views import bases
 from passes.graph.graph import reads
 from passes.graph.sizes import sized_results
 
@@ -47,17 +48,21 @@ STATES = 2
 """32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
 ASYNCHRONOUS = ("pipedream", "2bw")
 """Orders of work without a flush behind each step."""
+_RECURRENT = ("onnx.GRU", "onnx.LSTM", "onnx.RNN")
+"""They keep their states, which are the first result, beside operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
     """``state[weight]``: bytes of optimizer state of each weight that trains; ``values``: those that have a gradient;
-    ``update``: the bytes that the update of a weight reads and writes; ``sizes``: bytes of every value of floats."""
+    ``update``: the bytes that the update of a weight reads and writes; ``sizes``: bytes of every value of floats; ``base``: the
+    value or weight whose memory a view is (``views``)."""
 
     state: Mapping[str, int]
     values: frozenset[str]
     update: Mapping[str, int]
     sizes: Mapping[str, int]
+    base: Mapping[str, str] = field(default_factory=dict)
 
     def held(self, name: str, size: int, gradients: int = 1) -> int:
         """Bytes that a device holds of a weight of so many: itself and, where it trains, its gradients and state."""
@@ -73,7 +78,7 @@ def learning(module: Module) -> Learning:
     func = module.entry
     values = [*func.args, *(value for op in func.ops for value in sized_results(op))]
     sizes = {value.name: type_bytes(value.type) or 0 for value in values if is_float(value.type)}
-    return Learning(state, frozenset(_gradients(func, state)), update, sizes)
+    return Learning(state, frozenset(_gradients(func, state)), update, sizes, bases(func.ops))
 
 
 def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
@@ -193,19 +198,30 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
 
 def saved_values(op: Op, found: Learning) -> dict[str, int]:
     """What an op keeps of a microbatch for its backward pass, bytes by value; nothing where no gradient goes through it. A
-    value that several ops keep is kept once; what is no operand or result, such as a mask, goes by the op's own name."""
+    value that several ops keep is kept once; what is no operand or result, such as a mask, goes by the op's own name. Of a view
+    it keeps the memory that this lies in, and of a view of a weight nothing, for the weight is held."""
+    kept = dict[str, int]()
+    for name, size in _saved_by(op, found).items():
+        base = found.base.get(name, name)
+        if base[:1] != "@":
+            kept[base] = found.sizes.get(base, size)
+    return kept
+
+
+def _saved_by(op: Op, found: Learning) -> dict[str, int]:
+    """The same by the values that the op reads or makes."""
     cost = op.facet(Cost)
     if cost is None or not cost.saved or not any(name in found.values or name in found.state for name in op.operands):
         return {}
     if operators.has(op, operators.KEEPS_RESULT) and found.sizes.get(op.results[0].name) == cost.saved:
         return {op.results[0].name: cost.saved}
+    if (names := _kept_by(op, found)) is not None:
+        return {name: found.sizes[name] for name in names if name in found.sizes}
     read = {name: found.sizes[name] for name in op.operands if name in found.sizes}
-    quotient = {name: found.sizes[name] for name in (*op.operands[1:2], op.results[0].name) if name in found.sizes}
-    if op.name == "onnx.Div" and sum(quotient.values()) == cost.saved:  # the gradient of the divisor is made with both
-        return quotient
     left = cost.saved - sum(read.values())
     if read and left >= 0:
-        return {**read, f"{op.id} saved": left} if left else read
+        own = op.results[0].name if op.name in _RECURRENT and found.sizes.get(op.results[0].name) == left else f"{op.id} saved"
+        return {**read, own: left} if left else read
     factors = {name: read[name] for name in op.operands[:2] if name in read}  # of a product, whose bias is not kept
     if sum(factors.values()) == cost.saved:
         return factors
@@ -213,6 +229,18 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
     same = [name for name, size in read.items() if size == cost.saved]  # one of several operands
     one = next((name for name in same if learned - {name}), same[0] if same else f"{op.id} saved")
     return {one: cost.saved}
+
+
+def _kept_by(op: Op, found: Learning) -> tuple[str, ...] | None:
+    """The values that an op keeps where its facts do not tell which: a quotient its divisor, a power its base, and the exponent
+    where the base learns; both the result where the second operand learns."""
+    if op.name not in ("onnx.Div", "onnx.Pow"):
+        return None
+    first, second = (name in found.values or name in found.state for name in op.operands)
+    own = (op.results[0].name,) if second else ()
+    if op.name == "onnx.Div":
+        return (op.operands[1], *own)
+    return (op.operands[0], *op.operands[1 : 1 + first], *own)
 
 
 def update_seconds(nbytes: float, device_type: DeviceType) -> float:

@@ -22,6 +22,23 @@ def working_bytes(op: Op, size: Mapping[str, int]) -> int:
     return max(0, lstm_gradient_bytes(steps, batch, inputs, hidden, width) - counted)
 
 
+def gradient_bytes(op: Op, size: Mapping[str, int]) -> int:
+    """What the gradient of an op has alive where it is not written out, beside what is saved: of an LSTM of one direction the
+    gradient of its states, and what ``lstm_gradients`` has; 0 of all others, which have about what the op has."""
+    states = op.results[0].type if op.results else None
+    if op.name != "onnx.LSTM" or not isinstance(states, TensorType) or states.shape is None or len(states.shape) != 4:
+        return 0
+    steps, directions, batch, hidden = states.shape
+    if directions != 1 or not (isinstance(steps, int) and isinstance(batch, int) and isinstance(hidden, int)):
+        return 0
+    whole, own = type_bytes(states) or 0, size.get(op.results[0].name, 0)
+    if not whole:
+        return 0
+    width = whole // (steps * batch * hidden)
+    inputs = size.get(op.operands[0], 0) // (steps * batch * width)
+    return own + lstm_gradient_bytes(steps, batch, inputs, hidden, width) * own // whole
+
+
 def lstm_gradient_bytes(steps: int, batch: int, inputs: int, hidden: int, width: int = 4) -> int:
     """Bytes alive at once in ``lstm_gradients``, with its results: oneDNN keeps what the forward pass makes of each step, works
     in the gradients of the same, and has four copies of the weights ``[4 H, I + H]``. The factors are fitted to the peaks of

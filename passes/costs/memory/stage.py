@@ -2,8 +2,8 @@
 
 A pass holds what is alive while it runs (``liveness``): an argument of the model too, from its first reader to its last. Of a
 training step a value of F or I that a later phase of the same stage reads is *saved* for its microbatch: from the start of the
-pass that makes or receives it until the end of the last that reads it. What an op makes that only changes a shape is the memory
-of its operand (``without_views``). Where the backward ops are not written out, that is what the facts of the forward ops say
+pass that makes or receives it until the end of the last that reads it. A view is the memory of what it was made of
+(``without_views``). Where the backward ops are not written out, that is what the facts of the forward ops say
 (``passes.costs.learning``), until the end of the backward pass, and gradients of what is alive are alive in its place. Where
 several microbatches add to one gradient, those of one microbatch are alive from where they are made until the end of its
 backward pass, beside the sums (``waiting_bytes``). A gradient of a single microbatch is its sum, which weights count: until it
@@ -24,14 +24,14 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_p
 from ir.core.module import Func, Module
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, Partial, Placement, Replicate, TensorType, Type, type_bytes
-from ir.ops import operators
 from ir.ops.grads import ACCUMULATE
 from ir.ops.opdefs import RESHARD
 from ir.ops.rows import BACKWARD, COMPUTE
 from passes.costs.exchange import waiting_bytes
 from passes.costs.learning import Learning, learning, recomputes, saved_values, trained
-from passes.costs.memory.kernels import working_bytes
+from passes.costs.memory.kernels import gradient_bytes, working_bytes
 from passes.costs.memory.liveness import live_bytes, resource_bytes
+from passes.costs.views import bases
 from passes.graph.graph import Cut, reads
 from passes.graph.sizes import sized_results
 
@@ -133,19 +133,10 @@ def parts_of(entry: Func, own: Sequence[Sequence[int]], cuts: Sequence[Cut]) -> 
 
 
 def without_views(ops: Sequence[Op]) -> list[Op]:
-    """The ops without those that only change a shape: their result is the memory of their operand, which ops read in its place.
-    They stay where PyTorch copies, which is behind a Transpose, and where the body of an op reads their result."""
-    inside = {name for op in ops if op.regions for name in reads(op)}
-    transposed = {value.name for op in ops if op.name == "onnx.Transpose" for value in op.results}
-    source: dict[str, str] = {}
-    found = []
-    for op in ops:
-        operands = tuple(source.get(name, name) for name in op.operands)
-        if operators.has(op, operators.SHAPE_ONLY) and operands[0] not in transposed and op.results[0].name not in inside:
-            source[op.results[0].name] = operands[0]
-        else:
-            found.append(replace(op, operands=operands))
-    return found
+    """The ops without those that make views (``passes.costs.views``), which read the memory of these in their place."""
+    base = bases(ops)
+    left = (op for op in ops if not op.results or not all(value.name in base for value in op.results))
+    return [replace(op, operands=tuple(base.get(name, name) for name in op.operands)) for op in left]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +149,18 @@ class _Gradients:
     late: Mapping[str, int] = field(default_factory=dict)
 
     def beside(self, ops: Sequence[Op]) -> list[int]:
-        """Bytes of what waits while each of the ops of a pass runs, less those of sums that are not made yet. What a Transpose
-        makes is a view of its operand, which is alive meanwhile."""
+        """Bytes of what waits while each of the ops of a pass runs, less those of sums that are not made yet."""
         beside, alone, together = [], list[int](), list[int]()
         missing = sum(self.late.values())
         behind = -missing
         for op in ops:
-            before, names = behind, [value.name for value in op.results]
+            names = [value.name for value in op.results]
             alone += [self.alone[name] for name in names if name in self.alone]
             together += [self.together[name] for name in names if name in self.together]
             missing -= sum(self.late.get(name, 0) for name in names)
             if any(name in sizes for name in names for sizes in (self.alone, self.together, self.late)):
                 behind = int(waiting_bytes(alone, together)) - missing
-            beside.append(before if op.name == "onnx.Transpose" else behind)
+            beside.append(behind)
         return beside
 
 
@@ -185,7 +175,8 @@ def _by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int], waiti
     """Of a step whose backward ops are not written out; ``again``: the forward pass runs again for them, so that a stage keeps
     what it received alone."""
     alive = _alive(stage, (FORWARD,), size, {}, _Gradients())
-    working = {phase: max(alive, waiting * (phase == WEIGHT_GRADIENT)) for phase in PHASES}
+    behind = max((gradient_bytes(op, size) for op in stage.ops), default=0)
+    working = {FORWARD: alive, INPUT_GRADIENT: max(alive, behind), WEIGHT_GRADIENT: max(alive, behind, waiting)}
     kept = _saved_by_facts(stage, learned, size)
     if again:
         working = {phase: most + kept * (phase != FORWARD) for phase, most in working.items()}
@@ -205,13 +196,18 @@ def _saved(
             continue
         for name in reads(op):
             last[name] = max(last.get(name, phase), phase, key=PHASES.index)
-        if not (op.dialect == "comm" and op.operands and op.operands[0].startswith("@")):  # a part of a weight
+        if not _lays_weight(op):
             made.update((value.name, phase) for value in op.results)
     saved: dict[tuple[str, str], int] = defaultdict(int)
     names = {name: (phase, last[name]) for name, phase in made.items() if last.get(name, phase) != phase}
     for name, phases in names.items():
         saved[phases] += size[name]
     return dict(saved), names
+
+
+def _lays_weight(op: Op) -> bool:
+    """Whether the result is a weight, or a part of one, in another layout: one for all microbatches."""
+    return op.dialect == "comm" and bool(op.operands) and op.operands[0].startswith("@")
 
 
 def _alive(
@@ -291,9 +287,13 @@ def _saved_by_facts(stage: StageOps, learned: Learning, size: Mapping[str, int])
     even one."""
     wholes = {value.name: type_bytes(value.type) for op in stage.ops for value in op.results}
     wholes.update((value.name, type_bytes(value.type)) for value in stage.args)
+    learned = replace(learned, base=bases(stage.ops))
     values = {name: whole for op in stage.ops for name, whole in saved_values(op, learned).items()}
+    laid = {value.name for op in stage.ops if _lays_weight(op) for value in op.results}
     total = 0
     for name, whole in values.items():
+        if name in laid:
+            continue
         every = wholes.get(name)
         total += whole * size[name] // every if every else whole // stage.members
     return total

@@ -4,8 +4,8 @@ The stage is walked as lowering writes it (``passes.programs.lower.sharded``): e
 what brings it to another layout before the first op that reads it there, step by step, each step's result until its last
 reader; arguments are whole, and parts are cut from them. Alive is what ``passes.costs.memory`` says; what is received lies in
 its buffer. In training that is the forward pass, beside what is saved; a backward pass has gradients of what is alive in their
-place, or those of weights that wait until they are added to the sums of other microbatches (``Bill.waiting``), whichever is
-more.
+place, what its kernels work in, or those of weights that wait until they are added to the sums of other microbatches
+(``Bill.waiting``), whichever is most.
 
 Bytes are those of the fullest member, in bytes of the smallest device (``build``).
 """
@@ -20,6 +20,7 @@ from ir.core.module import Func
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, Replicate, Type, type_bytes
 from passes.costs.memory.footprint import Footprint
+from passes.costs.memory.kernels import gradient_bytes
 from passes.costs.memory.liveness import live_bytes
 from passes.graph.graph import renamed
 from passes.meshes.layouts import Placements, Ways, part
@@ -102,4 +103,10 @@ class _Walk:
         read = {name for op in ops[at:] for name in op.operands}
         there = {value.name for op in ops[: at + 1] for value in op.results} & read
         there |= {value.name for value in ops[at].results}
+        if self.bill.saved:  # of training
+            size = {
+                value.name: type_bytes(value.type) or 0
+                for value in (*map(local, self.args), *(v for op in ops for v in op.results))
+            }
+            most = max(most, *(gradient_bytes(op, size) for op in self.ops))
         return most, frozenset(self.origin.get(name, name) for name in there)

@@ -37,9 +37,20 @@ def elementwise(forward: int, backward: int = 0, saved: Saved = "") -> Formula:
 
 
 def power(facts: OpFacts) -> Work:
-    """Pow: exp(y log x), but for the constant exponents 2 and 3, which are products."""
+    """Pow: exp(y log x), but for the constant exponents 2 and 3, which are products. The base is kept, the exponent where the
+    base has a gradient, and the result where the exponent has one."""
     exponent = facts.number(1)
-    return elementwise(int(exponent) - 1 if exponent in (2, 3) else 2 * T, 2 * T + 2, "in")(facts)
+    work = elementwise(int(exponent) - 1 if exponent in (2, 3) else 2 * T, 2 * T + 2)(facts)
+    if not facts.has_gradient():
+        return work
+    base, above = (0 if facts.is_resource(i) or not facts.is_float(i) else facts.bytes(i) for i in range(2))
+    above *= _learns(facts, 0) and facts.op.operands[0] != facts.op.operands[1]
+    return replace(work, saved=base + above + _learns(facts, 1) * facts.bytes(-1))
+
+
+def _learns(facts: OpFacts, i: int) -> bool:
+    """Whether operand ``i`` has a gradient."""
+    return facts.trainable(i) if facts.is_resource(i) else facts.needs(i)
 
 
 def quotient(facts: OpFacts) -> Work:
@@ -48,8 +59,7 @@ def quotient(facts: OpFacts) -> Work:
     if not facts.has_gradient():
         return work
     divisor = 0 if facts.is_resource(1) else facts.bytes(1)
-    learns = facts.trainable(1) if facts.is_resource(1) else facts.needs(1)
-    return replace(work, saved=divisor + learns * facts.bytes(-1))
+    return replace(work, saved=divisor + _learns(facts, 1) * facts.bytes(-1))
 
 
 def linear_unit(forward: int) -> Formula:

@@ -100,9 +100,22 @@ def test_what_only_changes_a_shape_is_the_memory_of_its_operand(view: str, more:
     assert dict(stage.working) == {"F": 36, "I": 0, "W": 32}
 
 
-def test_what_a_transpose_makes_is_copied_under_another_shape() -> None:
-    text = STEP.replace("%y = onnx.Neg(%h)", "%t = onnx.Transpose(%h) : tensor<8xf32> stage<0>\n    %y = onnx.Flatten(%t)")
-    assert stage_memory(parse_module(text))[0].working["F"] == 64
+@pytest.mark.parametrize(("rows", "columns", "working"), [(2, 4, 64), (1, 8, 36)])
+def test_a_transpose_is_copied_under_another_shape_unless_it_moves_no_element(rows: int, columns: int, working: int) -> None:
+    """Of 32 bytes: y is the memory of h, which is saved; or it is a copy, alive beside the sum's operand."""
+    made = (
+        f"%t = onnx.Transpose(%h) : tensor<{columns}x{rows}xf32> stage<0>\n    %u = onnx.Flatten(%t) : tensor<8xf32> stage<0>"
+    )
+    text = STEP.replace("%y = onnx.Neg(%h)", f"{made}\n    %y = onnx.Neg(%u)")
+    assert stage_memory(parse_module(text))[0].working["F"] == working
+
+
+def test_a_transposed_weight_is_saved_for_no_microbatch() -> None:
+    """I reads the weight by a view of it, and keeps nothing but x and h."""
+    text = STEP.replace("%h = onnx.Relu(%x)", "%t = onnx.Transpose(@w) : tensor<8xf32> stage<0>\n    %h = onnx.Relu(%x)")
+    text = text.replace("onnx.Neg(%h) : tensor<8xf32> stage<0> p", "onnx.Mul(%h, %t) : tensor<8xf32> stage<0> p")
+    text = text.replace("  func", "  resource @w : tensor<8xf32> = declared\n  func")
+    assert dict(stage_memory(parse_module(text))[0].saved) == {("F", "W"): 32, ("F", "I"): 32, ("I", "W"): 32}
 
 
 @pytest.mark.parametrize(("microbatches", "backward"), [(1, 128 - 32), (2, 128)])

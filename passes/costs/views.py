@@ -1,0 +1,118 @@
+"""Which values of a training step lie in the memory of another value, as PyTorch's views do.
+
+A Transpose, a Split and what only changes a shape make views where they can: the elements stay where they are, and the view has
+other strides. A new shape for which no strides exist is a copy, as that of a matrix that was transposed and is flattened
+(``torch.Tensor.view``, "each new view size .. must be a subspace of an original dimension"). A view keeps all of the memory it
+lies in: a part of a Split the whole, and a transposed weight nothing but the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType
+from ir.ops import operators
+from passes.graph.graph import reads
+
+Numbers = tuple[int, ...]
+
+
+class _Strided(NamedTuple):
+    """A view lies in the memory of ``base``, of elements that are so far apart along its dimensions."""
+
+    base: str
+    shape: Numbers
+    strides: Numbers
+
+
+def bases(ops: Iterable[Op]) -> dict[str, str]:
+    """Of each view that the ops make the value or resource whose memory it is, which is no view itself. Values of
+    unknown shape, and those that the bodies of ops see, count as copies."""
+    ops = [*ops]
+    inside = {name for op in ops if op.regions for name in reads(op)}
+    known: dict[str, _Strided] = {}
+    for op in ops:
+        if not op.operands or not _may_be_view(op) or any(value.name in inside for value in op.results):
+            continue
+        for value in op.results:
+            source = known.get(op.operands[0]) or _contiguous(op, value)
+            if source is not None and (strides := _strides(op, value, source)) is not None:
+                known[value.name] = _Strided(source.base, _shape(value) or (), strides)
+    return {name: view.base for name, view in known.items()}
+
+
+def _may_be_view(op: Op) -> bool:
+    return operators.has(op, operators.SHAPE_ONLY) or op.name in ("onnx.Transpose", "onnx.Split")
+
+
+def _shape(value: Value) -> Numbers | None:
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    return None if shape is None or not all(isinstance(size, int) for size in shape) else tuple(map(int, map(str, shape)))
+
+
+def _contiguous(op: Op, value: Value) -> _Strided | None:
+    """The operand of an op whose result is ``value``, without gaps; of what only changes a shape under that shape."""
+    shape = _shape(value)
+    if shape is not None and op.name == "onnx.Transpose":
+        shape = tuple(shape[at] for at in _inverse(_order(op, len(shape))))
+    elif op.name == "onnx.Split":
+        sizes, axis = [_shape(one) for one in op.results], int(op.get("axis", 0))
+        if shape is None or None in sizes:
+            return None
+        axis %= len(shape)
+        shape = (*shape[:axis], sum(size[axis] for size in sizes if size is not None), *shape[axis + 1 :])
+    return None if shape is None else _Strided(op.operands[0], shape, _dense(shape))
+
+
+def _strides(op: Op, value: Value, source: _Strided) -> Numbers | None:
+    """Those of a result as a view of the operand; None where it is none."""
+    shape = _shape(value)
+    if shape is None:
+        return None
+    if op.name == "onnx.Transpose":
+        return tuple(source.strides[at] for at in _order(op, len(shape)))
+    return source.strides if op.name == "onnx.Split" else _reshaped(source, shape)
+
+
+def _reshaped(source: _Strided, shape: Numbers) -> Numbers | None:
+    """Strides under another shape. Dimensions that lie without a gap are one run of elements, and each run has to be cut into
+    whole new dimensions."""
+    if 0 in shape:
+        return _dense(shape)
+    runs: list[tuple[int, int]] = []  # elements, and how far apart they are
+    for size, stride in zip(source.shape, source.strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == size * stride:
+            runs[-1] = runs[-1][0] * size, stride
+        else:
+            runs.append((size, stride))
+    strides, left = [0] * len(shape), 1
+    for at in reversed(range(len(shape))):
+        if shape[at] == 1:
+            continue
+        if left == 1:
+            if not runs:
+                return None
+            left, apart = runs.pop()
+        if left % shape[at]:
+            return None
+        strides[at] = apart
+        left, apart = left // shape[at], apart * shape[at]
+    return tuple(strides) if left == 1 and not runs else None
+
+
+def _order(op: Op, rank: int) -> Sequence[int]:
+    stated = op.get("perm")
+    return tuple(map(int, stated)) if stated else tuple(reversed(range(rank)))
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _dense(shape: Numbers) -> Numbers:
+    return tuple(accumulate(reversed(shape[1:]), int.__mul__, initial=1))[::-1] if shape else ()

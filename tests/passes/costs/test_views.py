@@ -1,0 +1,62 @@
+"""Views lie where PyTorch has them: the bases of values against storages of tensors."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ir import Op, TensorType, Value
+from ir.core.attributes import attributes
+from ir.core.types import DType
+from passes.costs.views import bases
+
+torch = pytest.importorskip("torch")
+SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4)
+
+
+def factors(draw: Any, count: int) -> list[int]:
+    """Any shape of so many elements."""
+    shape = list[int]()
+    while count > 1:
+        shape.append(draw(st.sampled_from([size for size in range(2, count + 1) if count % size == 0])))
+        count //= shape[-1]
+    for _ in range(draw(st.integers(0, 2))):
+        shape.insert(draw(st.integers(0, len(shape))), 1)
+    return shape or [1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
+    """Of a chain of transposes, splits and new shapes."""
+    tensors, ops = {"%0": torch.empty(data.draw(SIZES))}, list[Op]()
+    for number in range(1, 6):
+        name, before = f"%{number}", tensors[f"%{number - 1}"]
+        kind = data.draw(st.sampled_from(["Transpose", "Split", "Reshape"]))
+        stated: dict[str, Any] = {}
+        if kind == "Transpose":
+            order = data.draw(st.permutations(range(before.ndim)))
+            made, stated = [before.permute(order)], {"perm": tuple(order)}
+        elif kind == "Split":
+            axis = data.draw(st.integers(0, before.ndim - 1))
+            parts = -(-before.shape[axis] // 2)
+            made, stated = list(torch.split(before, parts, axis)), {"axis": axis}
+        else:
+            made = [before.reshape(factors(data.draw, prod(before.shape)))]
+        names = [name, *(f"{name}.{i}" for i in range(1, len(made)))]
+        tensors.update(zip(names, made, strict=True))
+        results = tuple(Value(one, TensorType(DType.F32, tuple(made.shape))) for one, made in zip(names, made, strict=True))
+        ops.append(Op(f"onnx.{kind}", (f"%{number - 1}",), results, attributes(stated)))
+    found = bases(ops)
+    for name, tensor in tensors.items():
+        base = found.get(name, name)
+        assert tensor.untyped_storage().data_ptr() == tensors[base].untyped_storage().data_ptr()
+        assert base not in found
+        same = {other for other in tensors if found.get(other, other) == base}
+        assert same == {
+            other for other, one in tensors.items() if one.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        }
