@@ -55,7 +55,7 @@ class Running:
     """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
     ``reads``: what each function is the first to read of what arrives; ``replaced``: weights of its passes that its update
     writes; ``versions``: the weights of each step under way, of rows without a flush; ``begun``: what the functions of each
-    microbatch under way received; ``masks``: outputs that hold minus infinity as masks do."""
+    microbatch under way received, and results of their collectives; ``masks``: outputs that hold minus infinity as masks do."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -70,7 +70,7 @@ class Running:
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     versions: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
-    begun: dict[int, dict[str, dict[str, torch.Tensor]]] = field(default_factory=dict)
+    begun: dict[int, dict[str, tuple[dict[str, torch.Tensor], dict[int, torch.Tensor]]]] = field(default_factory=dict)
     masks: set[str] = field(default_factory=set)
 
     def renew(self, weights: dict[str, torch.Tensor], step: int) -> None:
@@ -217,11 +217,13 @@ class Trainer:
             arrived = running.received.get(microbatch, {})
             inputs = {name: arrived.pop(name) for name in running.reads[key]}
             if self.finite:
-                running.begun.setdefault(microbatch, {})[key] = dict(inputs)
+                running.comm.heard.clear()
+                running.begun.setdefault(microbatch, {})[key] = dict(inputs), {}
             if FORWARD in phases:
                 inputs.update(self._arguments(running, base + microbatch, data))
             outputs, gradients, saved = function(weights, inputs, running.saved.pop(microbatch, {}), running.comm)
             if self.finite:
+                running.begun[microbatch][key][1].update(running.comm.heard)
                 self._require_finite(running, key, base, microbatch, weights, (outputs, gradients), data)
             held = (*outputs.values(), *saved.values(), *inputs.values())
             accumulate(running.gradients, gradients, chain(held, self._held()))
@@ -268,14 +270,15 @@ class Trainer:
         masks = [name for name in words if name not in wrong]
         if wrong or masks or running.comm.unfinite:
             phases = []
-            for name, received in running.begun[microbatch].items():
+            for name, (received, heard) in running.begun[microbatch].items():
                 more = self._arguments(running, base + microbatch, data) if FORWARD in self.phases[name] else {}
-                phases.append((running.functions[name], {**received, **more}))
+                phases.append((running.functions[name], {**received, **more}, heard))
             program, place = self.step.program(running.stage, self.rank)
             number, within = divmod(base + microbatch, self.microbatches)
             search = Search(self.step.module, program, place, running.stage.index, number + 1, within, phases, weights)
             if wrong or running.comm.unfinite:
-                search.refuse(wrong)
+                summed = (running.comm.ops[channel].operands[0][1:] for channel in running.comm.unfinite)
+                search.refuse([*wrong, *summed])
             if not any(op.name == ASSIGN and phase_of(op.facets) == FORWARD for op in program.ops):  # it would move averages
                 search.refuse_computed(masks)
             running.masks.update(masks)

@@ -2,7 +2,7 @@
 
 The reason is the first of these that exists: the earliest report of a rank's own error; the first rank that ended without a
 report, by a signal or in the middle of its work; a rank that stood still while others waited for it. A rank is *lost* when it
-ended because another did not answer.
+ended because another did not answer. Of ranks that saw NaN, one that names the op comes before those that got it from others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
 from dnnc.engines.onnxruntime.faults import StageEnded
 from dnnc.engines.onnxruntime.starter.processes import ending, last_words, machine_ended
+from dnnc.engines.torch.faults import ResultNotFinite
 from dnnc.engines.torch.launch.faults import HostLost, RankFailed, RankLost, RanksSilent, RankStalled
 from dnnc.engines.torch.launch.telling import DONE, STARTING
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
@@ -26,6 +27,11 @@ def is_lost(error: Exception) -> bool:
     if machine_hint(words):  # this rank's own
         return False
     return type(error).__name__.startswith("Dist") or any(word in words for word in ("gloo", "Connection", "NCCL"))
+
+
+def is_owned(report: Mapping[str, Any]) -> bool:
+    """Whether a report says why training ends: that of a rank which is not lost, and did not see NaN that others made."""
+    return not report["lost"] and all(one.get("code") != ResultNotFinite.code for one in report["diagnostics"])
 
 
 def said_by(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -48,7 +54,9 @@ class Ended:
 
     def reason(self, seconds: float) -> DnncError:
         """The error to raise; ``seconds``: how long ranks waited for each other."""
-        own = said_by([one for one in self.reports if not one["lost"]])
+        own = said_by([one for one in self.reports if is_owned(one)]) or said_by(
+            [one for one in self.reports if not one["lost"]]
+        )
         if own is not None:
             return self._own(own)
         reported = {one["rank"] for one in self.reports}

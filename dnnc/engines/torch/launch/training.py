@@ -38,7 +38,7 @@ from dnnc.engines.torch.faults import (
     TrainingNotInstalled,
 )
 from dnnc.engines.torch.files import TrainingFiles
-from dnnc.engines.torch.launch.failures import Ended
+from dnnc.engines.torch.launch.failures import Ended, is_owned
 from dnnc.engines.torch.launch.faults import (
     EvaluationOnCluster,
     EvaluationWithoutData,
@@ -68,7 +68,7 @@ _STEP = re.compile(r"step[0-9]{1,18}")
 _POLL = 0.05
 """Seconds between two looks at the ranks."""
 _REPORTS = 2.0
-"""Seconds that other ranks have to say why they end when one has lost them: one of them is the reason."""
+"""Seconds that other ranks have to say why they end when one has lost them, or saw NaN of theirs: one of them is the reason."""
 _SLACK = 10.0
 """Seconds beyond the time-out of ranks, who tell of it themselves, before this process ends them."""
 
@@ -377,8 +377,8 @@ def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> b
         now = ranks.doing()
         if any(status or now.get(rank) != DONE for rank, status in ranks.ends.items()):
             failed = min(failed, time.monotonic())
-            lost = {one["rank"] for one in ranks.listening.failures if one["lost"]}
-            if not lost.issuperset(ranks.ends) or time.monotonic() - failed > _REPORTS:
+            others = {one["rank"] for one in ranks.listening.failures if not is_owned(one)}
+            if not others.issuperset(ranks.ends) or time.monotonic() - failed > _REPORTS:
                 return False
         if now != before or not now or STARTING in now.values():  # ranks bound the time of their start
             before, changed = now, time.monotonic()

@@ -6,8 +6,9 @@ again, watched line by line (``sys.settrace``): from the result the search goes 
 whose operands are. Minus infinity is no fault where a mask has it, so results of the forward pass may hold it, and the search
 goes on to an op that made it only where that op computes (a logarithm, a quotient).
 
-A phase that runs again computes no collective, since other members do not join: then the first op before it that made one is
-told, or, where there is none, what was seen.
+A phase that runs again computes no collective, since other members do not join. It gets the results of the small ones, such as
+the sum of a loss, which were kept; at another it ends. Then the first op before it that made one is told, or, where there is
+none, what was seen: the member whose op it was tells more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dnnc.engines.torch.write.stage_file import variables_of
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Program
 from ir.core.ops import Op
+from ir.ops.opdefs import is_collective
 
 _SMALL = 1 << 14
 """Elements up to which a gradient is looked at whole."""
@@ -62,22 +64,27 @@ class _Stopped(Exception):
 
 
 class _Alone:
-    """What a phase that runs again calls ``comm``."""
+    """What a phase that runs again calls ``comm``. ``heard``: results of its collectives, by channel."""
 
-    def __init__(self, place: int) -> None:
-        self.place = place
+    def __init__(self, place: int, heard: Mapping[int, torch.Tensor]) -> None:
+        self.place, self.heard = place, heard
 
     def add(self, *terms: Any, **fields: Any) -> None:
         """Sums of gradients are not made."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise _Stopped
+    def __getattr__(self, name: str) -> Callable[..., torch.Tensor]:
+        def collective(operand: Any, channel: int, *more: Any, **named: Any) -> torch.Tensor:
+            if channel not in self.heard:
+                raise _Stopped
+            return self.heard[channel].clone()
+
+        return collective
 
 
 @dataclass
 class Search:
     """A microbatch of a stage of which a result is not finite. ``phases``: the functions that ran, in order, and what each
-    received; ``found``: what each value was seen to hold, by its name in the IR."""
+    received, and the results of its collectives; ``found``: what each value was seen to hold, by its name in the IR."""
 
     module: Module
     program: Program
@@ -85,7 +92,7 @@ class Search:
     stage: int
     step: int
     microbatch: int
-    phases: Sequence[tuple[Callable[..., Any], Mapping[str, torch.Tensor]]]
+    phases: Sequence[tuple[Callable[..., Any], Mapping[str, torch.Tensor], Mapping[int, torch.Tensor]]]
     weights: Mapping[str, torch.Tensor]
     found: dict[str, str] = field(default_factory=dict)
 
@@ -125,13 +132,14 @@ class Search:
         variables = {variable: name for name, variable in variables_of(self.module, self.program).items()}
         saved: dict[str, torch.Tensor] = {}
         with suppress(_Stopped):
-            for function, inputs in self.phases:
-                _, _, saved = self._watched(function, inputs, saved, variables)
+            for function, inputs, heard in self.phases:
+                _, _, saved = self._watched(function, inputs, heard, saved, variables)
 
     def _watched(
         self,
         function: Callable[..., Any],
         inputs: Mapping[str, torch.Tensor],
+        heard: Mapping[int, torch.Tensor],
         saved: dict[str, torch.Tensor],
         variables: Mapping[str, str],
     ) -> Any:
@@ -149,12 +157,13 @@ class Search:
         sys.settrace(lambda frame, event, argument: look if frame.f_code is code else None)
         try:
             with torch.no_grad():
-                return function(self.weights, inputs, saved, _Alone(self.place))
+                return function(self.weights, inputs, saved, _Alone(self.place, heard))
         finally:
             sys.settrace(before)
 
     def _origin(self, name: str) -> tuple[Op, str] | None:
-        """The op behind a value that is not finite, whose operands are, and its result; None where it is of no op."""
+        """The op behind a value that is not finite, whose operands are, and its result; None where it is of no op, or of a
+        collective, whose other operands other members know."""
         makers, visited = self.makers, set[str]()
         while self.found.get(name) and name in makers and name not in visited:
             visited.add(name)
@@ -163,7 +172,7 @@ class Search:
             computed = next((one for operand in operands if (one := self._computed(operand)) is not None), None)
             if not behind:
                 name = computed or name
-                return makers[name], name
+                return None if is_collective(makers[name]) else (makers[name], name)
             name = behind[0]
         return None
 
@@ -181,8 +190,9 @@ class Search:
         return None
 
     def _first(self) -> tuple[Op, str] | None:
-        """The first op that made NaN or infinity of finite operands, of those that were seen."""
+        """The first op that made NaN or infinity of finite operands, of those that were seen and are no collectives."""
         for name, op in self.makers.items():
-            if self.found.get(name) in ("NaN", "infinity") and not any(self.found.get(one) for one in op.operands if one):
+            made = self.found.get(name) in ("NaN", "infinity") or self._computed(name) == name
+            if made and not is_collective(op) and not any(self.found.get(one) for one in op.operands if one):
                 return op, name
         return None

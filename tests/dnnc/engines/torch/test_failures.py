@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
+from dnnc.engines.torch.faults import ResultNotFinite
 from dnnc.engines.torch.launch.failures import Ended
 from dnnc.engines.torch.launch.telling import STARTING
 from ir.core.diagnostics import InvalidInput
@@ -36,6 +37,14 @@ def test_a_rank_that_lost_another_is_not_the_reason() -> None:
 def test_the_first_rank_that_says_what_went_wrong() -> None:
     error = ended(said(1, "second", time=2.0), said(0, "first", time=1.0)).reason(5)
     assert str(error).startswith("stage 0 on a: error[E4801]: first")
+
+
+def test_a_rank_that_names_the_op_of_a_nan_is_the_reason() -> None:
+    seen = said(0, "'%loss' of stage 0 holds NaN", code=3, time=1.0)
+    seen["diagnostics"][0]["code"] = ResultNotFinite.code
+    named = said(1, "onnx.Log made -infinity", code=3, time=2.0)
+    assert str(ended(seen, named).reason(5)) == "error: onnx.Log made -infinity"
+    assert str(ended(seen).reason(5)) == "error[E0747]: '%loss' of stage 0 holds NaN"
 
 
 def test_faults_of_the_input_keep_their_place() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -38,37 +39,66 @@ def test_words_of_tensors() -> None:
 
 
 class Layers(nn.Module):
-    """Something between two linear layers."""
+    """Something between two linear layers, of the first and of a column of the input, which is 1 but in one sample."""
 
     def __init__(self, between: Any) -> None:
         super().__init__()
         self.a, self.b, self.between = nn.Linear(6, 8), nn.Linear(8, 3), between
 
     def forward(self, x: torch.Tensor) -> Any:
-        return self.b(self.between(self.a(x)))
+        return self.b(self.between(self.a(x), x[:, :1]))
 
 
 FAULTS = {
-    "a logarithm of 0": (lambda h: torch.log(torch.relu(h)), r"onnx\.Log made -infinity of finite numbers: '%log'"),
-    "an overflow": (lambda h: torch.exp(h * 1e4), r"onnx\.Exp made infinity of finite numbers: '%exp'"),
-    "0 over 0": (lambda h: (h - h) / (h - h), r"onnx\.Div made NaN of finite numbers: '%div'"),
-    "a gradient": (lambda h: torch.sqrt(h * 0), r"onnx\.Div made infinity of finite numbers: '%mul\.grad'"),
+    "a logarithm of 0": (lambda h, s: h * torch.log(torch.relu(s)), r"onnx\.Log made -infinity of finite numbers: '%log'"),
+    "an overflow": (lambda h, s: torch.exp((1 - s) * 1e4 + h), r"onnx\.Exp made infinity of finite numbers: '%exp'"),
+    "0 over 0": (lambda h, s: h * (s / s), r"onnx\.Div made NaN of finite numbers: '%div'"),
+    "a gradient": (lambda h, s: torch.sqrt((h * s).abs()), r"onnx\.Div made infinity of finite numbers: '%abs_1\.grad'"),
 }
+PLANS: dict[str, dict[str, Any]] = {
+    "one device": {"stages": 1, "replicas": 1, "mesh": "none"},
+    "two stages": {"stages": 2, "replicas": 1, "mesh": "none"},
+    "replicas": {"stages": 1, "replicas": 2, "mesh": "none"},
+    "samples on a mesh": {"mesh": "2", "strategy": "data"},
+    "weights on a mesh": {"mesh": "2", "strategy": "megatron"},
+}
+
+
+def step_with_zero(between: Any, folder: Path, **options: Any) -> tuple[Any, list[dict[str, torch.Tensor]]]:
+    """A build, and data for it of which step 3, microbatch 1 has a sample whose column is 0."""
+    torch.manual_seed(0)
+    exported = folder / "m.onnx"
+    torch.onnx.export(Layers(between), (torch.rand(4, 6),), exported, dynamo=True, input_names=["x"], output_names=["y"])
+    rows = [{"x": torch.rand(4, 6).index_fill(1, torch.tensor(0), 1.0), "target": torch.randn(4, 3)} for _ in range(8)]
+    rows[5]["x"][2, 0] = 0.0
+    step: dict[str, Any] = {"objective": "training", "loss": "mse:y", "optimizer": "sgd", "learning_rate": 1e-6}
+    plan = dnnc.plan(exported, **{"machines": "preset:cpu-2", **step, "microbatches": 2, **options})
+    return plan.write(folder / "b"), rows
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("stages", [1, 2])
-def test_the_op_that_made_it(name: str, stages: int, tmp_path: Path) -> None:
-    torch.manual_seed(0)
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_op_that_made_it(name: str, plan: str, tmp_path: Path) -> None:
+    """On each plan alike: a member of a mesh to which the number came from another leaves it to that one to name the op."""
     between, told = FAULTS[name]
-    exported = tmp_path / "m.onnx"
-    torch.onnx.export(Layers(between), (torch.rand(4, 6),), exported, dynamo=True, input_names=["x"], output_names=["y"])
-    step: dict[str, Any] = {"objective": "training", "loss": "mse:y", "microbatches": 2, "stages": stages, "mesh": "none"}
-    build = dnnc.plan(exported, machines="preset:cpu-2", **step).write(tmp_path / "b")
-    with pytest.raises(dnnc.InvalidInput, match=rf"^step 1: error\[E0746\]: .*(?:{told})") as caught:
-        build.train(steps=3)
-    assert re.search(r"of stage [01], microbatch \d", str(caught.value))
+    build, rows = step_with_zero(between, tmp_path, **PLANS[plan])
+    with pytest.raises(dnnc.InvalidInput, match=rf"^step 3: error\[E0746\]: .*{told} of stage [01], microbatch 1"):
+        build.train(rows, steps=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["one device", "samples on a mesh"])
+def test_a_loss_with_a_scale_excuses_gradients_alone(plan: str, tmp_path: Path) -> None:
+    """A step whose gradients are not finite is skipped; where the forward pass made the number, its op is named."""
+    scaled: dict[str, Any] = {"loss_scale": "init=1024,growth=2,backoff=0.5,interval=100", **PLANS[plan]}
+    (tmp_path / "back").mkdir()
+    build, rows = step_with_zero(FAULTS["a gradient"][0], tmp_path / "back", **scaled)
+    assert len(build.train(rows, steps=4, checkpoint=tmp_path / "c").losses) == 4
+    assert [row["skipped"] for row in json.loads((tmp_path / "c/losses.json").read_text())] == [0, 0, 1, 1]
+    build, rows = step_with_zero(FAULTS["0 over 0"][0], tmp_path, **scaled)
+    with pytest.raises(dnnc.InvalidInput, match=r"^step 3: error\[E0746\]: .*'%div' of stage 0, microbatch 1"):
+        build.train(rows, steps=4)
 
 
 @pytest.mark.slow
