@@ -40,6 +40,7 @@ from ir.core.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
+from ir.text.witness import OF_BOUND
 from passes.costs.learning import RECOMPUTE, RECOMPUTES
 from passes.graph.graph import is_sharded
 from passes.meshes.decided import odd_reshard
@@ -139,6 +140,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     certificate = reader.mapping(root.get("certificate", {}), "certificate")
     bound, value = reader.seconds(root, "bound", ""), reader.seconds({"value": 0.0, **root}, "value", "")
     problem = reader.text(certificate, "problem", "certificate", "") if math.isfinite(bound) else ""
+    texts = {key: reader.text(certificate, key, "certificate", "") for key in sorted(certificate)} if problem else {}
     objective, comm = reader.objective(root), reader.text(root, "comm", "", "sum")
     if not splits:
         return AssignPass(
@@ -149,6 +151,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             bound=bound if problem else 0.0,
             proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
             problem=problem,
+            certificate=tuple(f"{key}={texts[key]}" for key in OF_BOUND if key in texts),
             microbatches=reader.microbatches(root) if "microbatches" in root else 0,
             flush=reader.flag({"flush": True, **root}, "flush", ""),
             serves=_read_serving(reader, root),
@@ -159,7 +162,6 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     if comm != "sum":
         reader.fail(ShardedPlanNeedsSum(_shown(comm)), "comm")
     sharding = reader.mapping(root["sharding"], "sharding")
-    texts = {key: reader.text(certificate, key, "certificate", "") for key in sorted(certificate)} if problem else {}
     return ReplayPass(
         ops=tuple(options.ops),
         devices=tuple(options.devices),

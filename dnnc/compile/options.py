@@ -46,8 +46,8 @@ from dnnc.compile.flags import (
     excluded_by,
     given,
 )
+from dnnc.compile.training import CHUNKED, with_training
 from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
-from dnnc.compile.training import with_training
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Module
@@ -105,8 +105,8 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
         "--cut": options.cuts,
         "--pin": options.pins,
         f"--split {options.split}": options.split == ANY,
-        f"--chunks {options.training.stages_each}": options.training.stages_each > 1,
-        f"--schedule {options.training.schedule}": not options.training.flush,
+        f"--chunks {options.training.chunks}": (options.training.chunks or 1) > 1,
+        f"--schedule {options.training.schedule}": not options.training.flush or options.training.schedule in CHUNKED,
     }
     return [flag for flag, wanted in given.items() if wanted]
 

@@ -12,7 +12,7 @@ from dnnc.report.tables import Table, columns
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
-from ir.text.witness import BOUND_FOR, CHOSEN, ON_MESHES_FOR
+from ir.text.witness import BOUND_FOR, CHOSEN, OF_THESE, ON_MESHES_FOR
 from passes.graph.sizes import NOT_SHOWN, SIZES
 from passes.stages.load import stage_seconds, step_period
 
@@ -145,6 +145,8 @@ def proof_text(plan: Plan) -> str:
     among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
     gap = f", gap {percent_text(plan.gap)}" if plan.status == "optimal" else ""
     words = outcome_text(plan.status, plan.gap) + (f" among {among}" if among else "")
+    if dict(plan.certificate).get("bound") == OF_THESE:
+        words += " with these stages on these meshes"
     if alone := dict(plan.certificate).get(CHOSEN, "").partition(BOUND_FOR)[2]:
         words += f" for {alone}"
     elif meshed := dict(plan.certificate).get(CHOSEN, "").partition(ON_MESHES_FOR)[2]:

@@ -24,6 +24,10 @@ BOUND_FOR, ON_MESHES_FOR = "; the bound is for ", "; that of plans on meshes is 
 DEVICES, REPLICAS, MESHES, MESH = "devices", "replicas", "meshes", "mesh"
 """Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh, on a device or, at
 inference, on replicas; all ops on the mesh of the plan."""
+OF_BOUND = ("kinds", "replicas", "restricted", "stages")
+"""The keys of a certificate that say of which plans the bound is."""
+OF_THESE = "search of each stage, for these stages on these meshes"
+"""How a bound was reached, where it is of plans with the stages and meshes of the plan alone."""
 FORMS = (DEVICES, REPLICAS, MESHES, MESH)
 
 

@@ -29,12 +29,6 @@ class Among:
         of_stages = f" in {self.stages} stages" if self.stages else ""
         return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas")
 
-    @property
-    def told(self) -> dict[str, str]:
-        """What a certificate says of them."""
-        found = {"stages": self.stages, "replicas": self.replicas if self.replicas > 1 else 0}
-        return {name: str(count) for name, count in found.items() if count}
-
 
 def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
     """``sha256:...`` of the entry function without decisions, the other functions, the types of the resources (not their data),

@@ -39,6 +39,7 @@ from passes.partition.faults import NotAnOption
 from passes.partition.options import MICROBATCHES, MeshOptions
 from passes.partition.place import PlacePass
 from passes.solvers.work import clock_left
+from passes.timeline.families import SHARING
 
 if TYPE_CHECKING:
     from passes.partition.on_meshes import MeshesSearch
@@ -170,8 +171,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
             "--cut": self.cuts,
             "--pin": self.pins,
             f"--comm {self.comm}": self.comm != "sum",
-            f"--chunks {self.chunks}": self.chunks > 1,
-            f"--schedule {self.family}": self.family in ASYNCHRONOUS,
+            f"--schedule {self.family}": self.family in (*ASYNCHRONOUS, *SHARING),
+            f"--chunks {self.chunks}": self.chunks > 1 and self.family not in SHARING,
         }
         return tuple(flag for flag, given in asked.items() if given)
 

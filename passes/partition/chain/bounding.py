@@ -171,7 +171,7 @@ class Bounding:
         self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
         self.count_kinds()
-        self.further = self.fewest_held() - 1
+        self.least_held = self.fewest_held()
         self.least_bytes, self.saved = self.least_memory(self.base), self.least_saved(self.base)
         resources, training, microbatches = self.module.resources, self.training, self.microbatches
         self.workspace = Workspace(self.base, self.units, resources, training=training, microbatches=microbatches)
@@ -200,7 +200,7 @@ class Bounding:
         self.units, self.unit_of, self.runs_of = other.units, other.unit_of, other.runs_of
         self.volumes, self.parts = other.volumes, other.parts
         self.least_bytes, self.saved, self.workspace = other.least_bytes, other.saved, other.workspace
-        self.further = other.further
+        self.least_held = other.least_held
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
@@ -284,7 +284,7 @@ class Bounding:
     def beside_weights(self, form: Form, alike: bool, held: int = 0) -> tuple[Floats, Floats]:
         """Bytes of workspace and of buffers that runs need at least; ``alike``: whether the stage before has the same shape."""
         given = form.cutter.given if form.cutter is not None else None
-        saved = form.saved * (held - 1 if held else self.further)
+        saved = form.saved * ((held or self.least_held) - 1)
         return self.workspace.inside(form.mesh, given) + saved, self.workspace.received(form.mesh, given, alike)
 
     def needs(self, form: Form, alike: bool, held: int = 0) -> Floats:

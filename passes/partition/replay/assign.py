@@ -46,15 +46,16 @@ class AssignPass(StatedPass):
 
     ``ops``, ``devices``, ``objective``, ``bound``, ``source``, ``made_for``: as of ``StatedPass``; a stage without a device is
     placed by ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was
-    proven for (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
-    ``flush``: whether the pipeline is empty behind each step. ``serves``: ``STAGE:REPLICA,..``, of a decoder, the replica of a
-    stage that serves each group.
+    proven for (empty: for none); ``certificate``: ``KEY=TEXT``, what else is said of that bound. ``microbatches``: of a
+    training step of a model; of a profile, which trains as a stream, 0. ``flush``: whether the pipeline is empty behind each
+    step. ``serves``: ``STAGE:REPLICA,..``, of a decoder, the replica of a stage that serves each group.
     """
 
     name: ClassVar[str] = "assign"
     comm: str = "sum"
     proof: str = ""
     problem: str = ""
+    certificate: tuple[str, ...] = ()
     microbatches: int = 0
     flush: bool = True
     serves: tuple[str, ...] = ()
@@ -124,9 +125,9 @@ class AssignPass(StatedPass):
         most = max(stage.replicas for stage in plan.stages)
         at_most = (*range(most, len(topology.devices) + 1), 0)
         among = [Among(of, replicas) for of in (count, 0) for replicas in at_most] if alone and once and self.problem else []
-        known = dict(zip(problem_digests(module, comm, among), among, strict=True))
+        known = problem_digests(module, comm, among)
         if self.problem in known or (self.problem and self.problem == proof_of(placed, replace(plan, bound=self.bound))):
-            certificate |= known[self.problem].told if self.problem in known else {}
+            certificate |= dict(text.split("=", 1) for text in self.certificate)
             certificate |= {"problem": self.problem, "bound": self.proof}
             plan = replace(plan, bound=self.bound)
         plan = replace(plan, certificate=tuple(sorted(certificate.items())))

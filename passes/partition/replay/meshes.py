@@ -24,6 +24,7 @@ from ir.core.module import Mesh, Module, Plan, Resource, Symbol
 from ir.core.objectives import Planned
 from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
+from ir.text.witness import OF_THESE
 from ir.verifier.machines import MOST_SHARE
 from passes.costs.memory.footprint import overfull
 from passes.costs.network import Network, network
@@ -122,8 +123,7 @@ class ReplayPass(StatedPass):
             found = self._proven(module, stated, plan)
             if found is None:
                 times = self.microbatches + len(stated) - 1 if self.training else 1
-                how = "search of each stage, for these stages on these meshes"
-                found = times * stages.bound() / tokens, {"bound": how, "plan": GIVEN}
+                found = times * stages.bound() / tokens, {"bound": OF_THESE, "plan": GIVEN}
             return replace(plan, bound=found[0], certificate=tuple(sorted(found[1].items())))
 
         found = written(module, staged, plan, proven, memory=self.memory)

@@ -87,6 +87,7 @@ def test_without_torch_a_plan_is_all_that_is_made(
     [
         (("--schedule", "zb-v", "--chunks", "3"), "--schedule zb-v needs 2 stages on each device"),
         (("--schedule", "interleaved", "--chunks", "1"), "--schedule interleaved needs several stages on each device"),
+        (("--schedule", "interleaved", "--mesh", "2"), "--schedule interleaved: not an option of mesh=2"),
         (("--chunks", "2", "--stages", "3"), "--chunks 2 says how many stages there are"),
     ],
 )

@@ -21,6 +21,7 @@ from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from dnnc.onnx import DIALECTS
+from dnnc.report import plan_headline
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
 from ir.core.module import Module, Plan
@@ -198,6 +199,7 @@ def test_a_bound_without_a_proof_is_searched_for(step: PartitionPass) -> None:
     if step.stages == 1:
         assert again.bound == pytest.approx(plan.bound)
     assert dict(again.certificate)["plan"] == "given, not searched for"
+    assert "with these stages on these meshes: lower bound" in plan_headline(again)
 
 
 def test_an_edited_strategy_is_priced_anew() -> None:

@@ -14,6 +14,7 @@ from dnnc.build.plan_reader import replay_from_json
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
+from ir.text.witness import OF_BOUND
 from passes.framework.base import Pass, needed
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
@@ -64,3 +65,5 @@ def test_a_plan_that_was_found_replays_to_the_same_value_bound_and_status(
     plan, replayed = needed(found, Plan), needed(again, Plan)
     assert (replayed.value, replayed.bound, replayed.status) == (plan.value, plan.bound, plan.status)
     assert replayed.stages == plan.stages
+    told = [{key: text for key, text in one.certificate if key in OF_BOUND} for one in (plan, replayed)]
+    assert told[0] == told[1]
