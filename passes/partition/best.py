@@ -78,7 +78,8 @@ class _Outcome:
 def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Module:
     """The module with the best plan of all searches, the first of equal ones; the statistics of the pass ``name`` have the
     bound of each form. Raises Infeasible where no plan fits: the error of a search on single devices, if there is one; proven
-    if no search leaves a plan open."""
+    if no search leaves a plan open. Raises NoBetterPlan where no search has a plan that is better than the incumbent of
+    ``context``."""
     outcomes: list[_Outcome] = []
     for number, search in enumerate(searches):
         best = _best(outcomes)
@@ -87,12 +88,14 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
             continue
         left = clock_left()
         seconds = None if left == math.inf else max(left / (len(searches) - number), 1e-3)
-        outcomes.append(_searched(search, seconds, replace(context, incumbent=_incumbent(outcomes))))
+        outcomes.append(_searched(search, seconds, replace(context, incumbent=_incumbent(outcomes, context.incumbent))))
         if outcomes[-1].interrupted and outcomes[-1].plan is None and best is None:
             raise KeyboardInterrupt
     best, bound = _best(outcomes), min(one.bound for one in outcomes)
     _count(outcomes, best, context, name)
     if best is None:
+        if context.incumbent is not None and any(one.error is None for one in outcomes):
+            raise NoBetterPlan(bound, name)
         errors = [one.error for one in sorted(outcomes, key=lambda one: one.search.form == MESHES)]
         error = next(error for error in errors if error is not None)
         error.proven, error.bound = bound == math.inf, bound
@@ -146,11 +149,14 @@ def _best(outcomes: Sequence[_Outcome]) -> _Outcome | None:
     return min((one for one in outcomes if one.plan is not None), key=lambda one: one.value, default=None)
 
 
-def _incumbent(outcomes: Sequence[_Outcome]) -> Plan | None:
-    """The best plan so far, with the least bound of all searches; of infinite value where there is none yet."""
+def _incumbent(outcomes: Sequence[_Outcome], known: Plan | None) -> Plan | None:
+    """The best plan so far, or ``known`` where that is better, with the least bound of all searches; of infinite value where
+    there is none yet."""
     if not outcomes:
-        return None
+        return known
     best, bound = _best(outcomes), min(one.bound for one in outcomes)
+    if known is not None and (best is None or known.value <= best.value):
+        return _with_bound(known, bound)
     if best is not None and best.plan is not None:
         return _with_bound(best.plan, bound)
     return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, bound, "within-gap", math.inf, ())

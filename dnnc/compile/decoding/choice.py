@@ -5,8 +5,8 @@ of groups, together with the stages: the step of one batch is the step of anothe
 (``Batches``). The compilation then plans the stages for the batch and the groups that were best, and its plan has the bound of
 all of them.
 
-On meshes a few are planned: of 1, 2, 4, .. groups each the largest batch that fits, for a step takes little longer with more
-sequences, which share its weights. Of plans on meshes the bound is for the batch and the groups that were chosen alone.
+On meshes a few are planned: of 1, 2, 4, .. groups each about the largest batch that fits, for a step takes little longer with
+more sequences, which share its weights. Of plans on meshes the bound is for the batch and the groups that were chosen alone.
 
 Where a stated chunk of prompts does not fit beside what is chosen, ``Choosing.beside_chunk`` chooses among fewer.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -179,7 +179,7 @@ def _with_meshes(
     best, tried, last = alone, list[int](), 0.0
     for number in numbers:
         tried.append(number)
-        size, rate = _largest(step, meshes, sizes, number, worth)
+        size, rate = _near_largest(step, meshes, sizes, number, worth)
         if rate > (best.rate * BETTER if best is not None else 0.0):
             best = Choice(size, number, bound, number if search.stages == 1 else groups[1], allowed, rate)
         if last and rate <= last * BETTER:
@@ -187,36 +187,62 @@ def _with_meshes(
         last = rate
     if best is None or (len(sizes) == len(tried) == 1):
         return best
-    largest = "the largest that fits"
+    largest = "about the largest that fits"
     if alone is None and len(tried) == 1:
         return replace(best, allowed=f"{allowed}, {largest} on the mesh")
     each = f"{largest} in {'each of ' * (len(tried) > 1)}{', '.join(map(str, tried))} group{'s' * (tried != [1])}"
     return replace(best, allowed=f"{allowed}, {each}" if alone is None else f"{allowed}; on meshes {each}")
 
 
-def _largest(step: StepOfBatch, search: Any, sizes: Sequence[int], groups: int, better: float) -> tuple[int, float]:
-    """The largest of the batches for which there is a plan on meshes of so many groups, and its tokens a second; zeros where
-    there is none, or it has no more than ``better`` tokens a second."""
-    memory = [step.topology.memory(device) for device in step.topology.devices]
-    room = math.inf if None in memory else sum(filter(None, memory))
-    low, high, found = 0, len(sizes), (0, 0.0)
-    while high and sum(resource_bytes(step.at(sizes[high - 1], groups), groups).values()) > room:
-        high -= 1
-    context = pass_context(DiagnosticSink())
-    if better:
-        known = Plan("@plan", search.objective, "sum", 1 / better, 1 / better, 0.0, "within-gap", math.inf, ())
-        context = replace(context, incumbent=known)
-    place = max(high - 1, 0)
-    while low < high:
+def _near_largest(step: StepOfBatch, search: Any, sizes: Sequence[int], groups: int, better: float) -> tuple[int, float]:
+    """The largest of the batches, but for a sixteenth, for which there is a plan on meshes of so many groups, or one smaller by
+    a quarter or a half, whichever has most tokens a second, and these; zeros where there is none, or it has no more than
+    ``better``. Where memory is tight, caches of fewer sequences leave room for layouts that take less."""
+    best = 0, 0.0
+
+    def fits(size: int) -> bool:
+        """Whether there is a plan. Raises NoBetterPlan where it is not better than the best so far."""
+        nonlocal best
+        context, worth = pass_context(DiagnosticSink()), max(better, best[1] * BETTER)
+        if worth:
+            known = Plan("@plan", search.objective, "sum", 1 / worth, 1 / worth, 0.0, "within-gap", math.inf, ())
+            context = replace(context, incumbent=known)
         try:
-            module = search.run(step.at(sizes[place], groups), context)
-            found, low = (sizes[place], 1 / needed(module, Plan).value), place + 1
+            best = size, 1 / needed(search.run(step.at(size, groups), context), Plan).value
         except NoBetterPlan:
-            return found
+            raise
         except Infeasible:
-            high = place
-        place = (low + high) // 2
-    return found
+            return False
+        return True
+
+    every = step.tried(range(sizes[0], _most_within(step, sizes, groups) + 1))
+    low, high = 0, len(every)
+    place = high - 1
+    with suppress(NoBetterPlan):
+        while low < high and (not low or high - low > low // 16):
+            low, high = (place + 1, high) if fits(every[place]) else (low, place)
+            place = (low + high) // 2
+        largest = best[0]
+        for part in (3, 2):
+            smaller = [size for size in every if 4 * size <= part * largest]
+            if smaller:
+                fits(smaller[-1])
+    return best
+
+
+def _most_within(step: StepOfBatch, sizes: Sequence[int], groups: int) -> int:
+    """The largest batch, up to the last of ``sizes``, whose caches all devices hold together beside one copy of the weights.
+    Where there is none, a number below the first of ``sizes``."""
+    memory = [step.topology.memory(device) for device in step.topology.devices]
+    if None in memory or len(sizes) == 1:
+        return sizes[-1]
+    room = sum(filter(None, memory))
+    least, most = (sum(resource_bytes(step.at(size, groups), groups).values()) for size in (sizes[0], sizes[-1]))
+    if most <= room:
+        return sizes[-1]
+    if most == least:
+        return sizes[0] - 1
+    return sizes[0] + math.floor((room - least) / (most - least) * (sizes[-1] - sizes[0]))
 
 
 def _batches(sizes: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from passes.costs.network import network
-from passes.framework.base import needed
+from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
 from passes.partition.chain.pipeline import Table, flush, least, shortest, slowest
 from passes.partition.chain.submeshes import Block, submeshes
@@ -150,3 +150,12 @@ def test_meshes_of_one_kind_have_no_devices_of_two() -> None:
     assert {block.size for block in one_kind.blocks} == {1, 2, 3}
     assert one_kind.taking.told.endswith(taking.ONE_KIND)
     assert not every.taking.told.endswith(taking.ONE_KIND)
+
+
+def test_plans_worse_than_the_incumbent_are_not_looked_for_on_unlike_devices() -> None:
+    """One mesh is searched, then stages; both are told of the incumbent."""
+    module, context = costed(text_of([8, 8], False, [3], [1, 1, 3], 1e9, 1e8)), pass_context(DiagnosticSink())
+    plan = needed(on_meshes(stages=0).run(module, context), Plan)
+    with pytest.raises(NoBetterPlan) as raised:
+        on_meshes(stages=0).run(module, replace(context, incumbent=plan))
+    assert raised.value.bound <= plan.value
