@@ -172,10 +172,15 @@ class Decoder:
                 places.update(value.name for value in op.results)
             elif op.name == "onnx.Gather" and op.operands[1] in places and op.get("axis", 0) == 0:
                 tables = [op.operands[0]]
-            for table in (self.module.resources[name] for name in tables if name in self.module.resources):
-                rows = table.type.shape[0] if isinstance(table.type, TensorType) and table.type.shape else None
-                if isinstance(rows, int) and rows < self.context:
-                    raise InvalidInput(TooFewPositions(table.name, rows, self.context), where=op.location.node or op.id)
+            for name in tables:
+                self.require_rows(name, op)
+
+    def require_rows(self, name: str, op: Op) -> None:
+        """Raises InvalidInput where ``name``, of which ``op`` reads rows by positions, is a table of too few."""
+        type_ = self.module.resources[name].type if name in self.module.resources else None
+        rows = type_.shape[0] if isinstance(type_, TensorType) and type_.shape else None
+        if isinstance(rows, int) and rows < self.context:
+            raise InvalidInput(TooFewPositions(name, rows, self.context), where=op.location.node or op.id)
 
     def counted_lengths(self, arg: Value) -> None:
         """Raises InvalidInput for a step of several tokens that see each other, whatever their order."""
@@ -204,6 +209,7 @@ class Decoder:
             if read:
                 if op.name != "onnx.Gather" or op.get("axis", 0) or read != [op.operands[1]] or not constants[read[0]]:
                     raise self.unknown_positions(source)
+                self.require_rows(op.operands[0], op)
                 looked_up, shape = True, (self.batch, self.step, *_shape(op.results[0])[-1:])
                 if shape != _shape(op.results[0]):
                     shapes[op.results[0].name] = shape

@@ -212,6 +212,13 @@ def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
         np.testing.assert_allclose(logits[:, -1], expected(whole, ids[:, :position]), rtol=1e-4, atol=1e-5)
 
 
+def test_a_context_longer_than_a_table_of_positions_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", token=LEARNED, attention=UNBIASED)
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=601)
+    with pytest.raises(InvalidInput, match="the model knows 600 positions, by @places, fewer than the 601"):
+        compile_model(options, sink=DiagnosticSink())
+
+
 def test_what_an_encoder_gives_may_pass_through(tmp_path: Path) -> None:
     """As a file has it that holds a decoder's first step, too: the output is the input, and no state of a step."""
     write(tmp_path / "m.onnx", attention=UNBIASED, ending="first = Identity (all)")
