@@ -40,7 +40,7 @@ from passes.costs.learning import (
     step_seconds,
 )
 from passes.costs.memory.liveness import resource_bytes
-from passes.costs.network import Network
+from passes.costs.network import Network, Unreachable
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import NoBetterPlan
 from passes.graph.graph import reads
@@ -58,6 +58,8 @@ from passes.timeline.families import stages_in_flight
 MOST_TRIED = 8
 """Numbers of stages that are tried, beside that of the least load."""
 
+MOST_ALONE = 64
+"""Devices on a host each of which every route is looked at."""
 _HALVINGS = 30
 
 PlanOf: TypeAlias = Callable[[int, int, float], tuple[Module, Plan, float]]
@@ -158,13 +160,27 @@ class Steps:
         return np.array([updated[0] / bandwidth if bandwidth else 0.0 * updated[0] for bandwidth in bandwidths])
 
     def summing(self, kinds: Sequence[Kind], updated: Floats) -> Floats:
-        """Seconds in which the replicas of each kind of stage add up the gradients of each node, on their best ports."""
+        """Seconds in which the replicas of each kind of stage add up the gradients of each node, at their best."""
         found = np.zeros((len(kinds), updated.shape[1]))
         for row, kind in zip(found, kinds, strict=True):
-            port, r = self.network.port(kind.devices[0]), kind.replicas
+            r = kind.replicas
             if r > 1 and not self.topology.type(kind.type).free_transfers:
-                row += 2 * (r - 1) * (updated[1] / r / port.bandwidth + updated[2] * port.latency)
+                bandwidth, latency = self.best_ring(kind.devices, r)
+                row += 2 * (r - 1) * (updated[1] / r / bandwidth + updated[2] * latency)
         return found
+
+    def best_ring(self, names: Sequence[str], count: int) -> tuple[float, float]:
+        """At most the bandwidth, and at least the latency, of a ring of ``count`` of these devices: those of their ports or, of
+        devices on a host each, those with which each reaches another, of the slowest of as many."""
+        port, hosts = self.network.port(names[0]), {self.network.host(name) for name in names}
+        if len(hosts) < len(names) or len(names) > MOST_ALONE:
+            return port.bandwidth, port.latency
+        try:
+            paths = [[self.network.path(one, two) for two in names if two != one] for one in names]
+        except Unreachable:
+            return port.bandwidth, port.latency
+        bandwidths = sorted((max(path.bandwidth for path in own) for own in paths), reverse=True)
+        return bandwidths[count - 1], sorted(min(path.latency for path in own) for own in paths)[count - 1]
 
     def unhidden(self, problem: Problem, groups: Groups) -> Floats:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no

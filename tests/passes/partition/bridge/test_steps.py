@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.facets import Cost, OptimizerState
 from ir.core.module import Module, Plan, Resource
-from ir.core.topology import DeviceType, Topology
-from passes.costs.exchange import BUCKET
+from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
+from passes.costs.exchange import BUCKET, rings
 from passes.costs.learning import Passes, learning, learning_seconds, saved_values
 from passes.costs.memory.liveness import stage_live
 from passes.costs.network import network
@@ -542,3 +543,19 @@ def test_none_is_looked_for_where_compute_alone_rules_out_all_that_are_better(mo
     monkeypatch.setattr(work, "LARGE", 1)
     assert bound(least * 1.01) == least
     assert bound(least * 1.05) > least * 1.04
+
+
+@given(st.lists(st.sampled_from([1e8, 1e9, 1e10]), min_size=3, max_size=4), st.sampled_from([1e8, 1e9]), st.randoms())
+def test_no_ring_of_devices_on_a_host_each_is_better_than_the_bound(ports: list[float], hub: float, rng: Random) -> None:
+    named = tuple(Device(f"d{number}", "t", f"h{number}") for number in range(len(ports)))
+    links = [Link(f"l{i}", (f"d{i}", f"h{i}"), port, rng.choice((0.0, 1e-5))) for i, port in enumerate(ports)]
+    links += [Link(f"m{i}", (f"h{i}", "hub"), rng.choice((hub, 1e10)), 1e-6) for i in range(len(ports))]
+    hosts = tuple(Host(f"h{i}") for i in range(len(ports)))
+    topology = Topology("@t", (DeviceType("t"),), hosts, named, (Switch("hub"),), tuple(links))
+    net, names = network(topology), [device.name for device in named]
+    steps = Steps(Module("@m", (topology,)), topology, net, 1)
+    for count in range(2, len(ports) + 1):
+        bandwidth, latency = steps.best_ring(names, count)
+        every = [rings(net, [order]) for order in itertools.permutations(names, count)]
+        assert bandwidth >= max(speed.bandwidth for speed in every)
+        assert latency <= min(speed.latency for speed in every)
