@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.core.types import TensorType
+from ir.core.types import DType, TensorType
+from passes.differentiate.rules.moves import padded, slice_of
 from passes.differentiate.site import Rule, Site, broadcast
 
 Gradients = Sequence[str | None]
@@ -149,4 +150,50 @@ def _diagonal(site: Site, name: str, term: str) -> str:
     return name
 
 
-RULES: dict[str, Rule] = {"onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}
+def fourier(site: Site) -> Gradients:
+    """DFT over L numbers, y = F x with F[j, k] = exp(-2 pi i j k / L), or the inverse, y = conj(F) x / L. The gradient of the
+    real and imaginary parts of x is F^H g: L times the inverse of g, or the transform of g by L. Frequencies that ``onesided``
+    leaves out have none; in the inverse of one half of them, each but the first and, of an even L, the last counts twice."""
+    shape, rank = site.shape(0), len(site.shape(0))
+    (axis,) = site.integers(2, "axis") or ((-2,) if site.has_opset(20) else (1,))
+    axis %= rank
+    inverse, half = bool(site.op.get("inverse", 0)), bool(site.op.get("onesided", 0))
+    (length,) = site.integers(1) or (2 * (shape[axis] - 1) if inverse and half else shape[axis],)
+    if inverse and half:
+        return [_half(site, axis, length)]
+    made = site.shape_of(site.given)[axis]
+    found = _transformed(site, resized(site, site.given, axis, made, length), axis, length, inverse=not inverse)
+    found = slice_of(site, site.mul(found, 1 / length if inverse else float(length)), rank - 1, 0, shape[-1])
+    return [resized(site, found, axis, length, shape[axis])]
+
+
+def _half(site: Site, axis: int, length: int) -> str:
+    """The gradient of half of the frequencies, of which ``length`` real numbers are made."""
+    count = site.shape(0)[axis]
+    if count != length // 2 + 1:
+        raise site.fault(f"{count} frequencies are not the half of {length}, so the gradient is not known")
+    found = _transformed(site, site.given, axis, count, onesided=True)
+    twice = [1 / length if k in (0, length - k) else 2 / length for k in range(count)]
+    weights = (count, *(1 for _ in site.shape(0)[axis + 1 :]))
+    return site.mul(found, site.program.constant(site.type(0).dtype, weights, twice))
+
+
+def _transformed(site: Site, name: str, axis: int, count: int, *, inverse: bool = False, onesided: bool = False) -> str:
+    """The DFT of a tensor along ``axis``: ``count`` complex numbers."""
+    shape = site.shape_of(name)
+    type_ = TensorType(site.type_of(name).dtype, (*shape[:axis], count, *shape[axis + 1 : -1], 2))
+    fields = {"inverse": int(inverse), "onesided": int(onesided)}
+    if not site.has_opset(20):
+        return site.emit("onnx.DFT", (name,), type_, axis=axis, **fields)
+    return site.emit("onnx.DFT", (name, "", site.program.constant(DType.I64, (), [axis])), type_, **fields)
+
+
+def resized(site: Site, name: str, axis: int, before: int, after: int) -> str:
+    """Cut, or filled with zeros, from ``before`` to ``after`` elements along ``axis``."""
+    if after <= before:
+        return slice_of(site, name, axis, 0, after)
+    rank = len(site.shape_of(name))
+    return padded(site, name, [0] * rank, [after - before if i == axis else 0 for i in range(rank)])
+
+
+RULES: dict[str, Rule] = {"onnx.DFT": fourier, "onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}

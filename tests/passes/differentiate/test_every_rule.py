@@ -67,6 +67,7 @@ def _extended() -> dict[str, Case]:
         "Concat": Case("Concat", floats((2, 1, 3), (2, 3, 3), (2, 2, 3)), fields={"axis": 1}),
         "Conv": Case("Conv", floats((1, 2, 4, 4), (3, 2, 2, 2), (3,))),
         "ConvTranspose": Case("ConvTranspose", floats((1, 2, 3, 3), (2, 3, 2, 2), (3,))),
+        "DFT": Case("DFT", floats((2, 5, 3, 2)), {2: np.array(1)}),
         "Dropout": Case("Dropout", {**floats((3, 4)), 1: np.array(0.5)}, {2: np.array(False)}),
         "Einsum": Case("Einsum", floats((2, 3), (3, 4)), fields={"equation": "ij,jk->ik"}),
         "GRU": Case("GRU", recurrent(3, 3), fields=RESET, results=2),

@@ -186,6 +186,31 @@ MOVES = {
 }
 
 
+FOURIER = {
+    "of real numbers": Case("DFT", {0: distinct(np.random.default_rng(7), (2, 5, 1))}, {2: np.array(1)}),
+    "of half the frequencies": Case(
+        "DFT", {0: distinct(np.random.default_rng(7), (2, 6, 1))}, {2: np.array(1)}, {"onesided": 1}
+    ),
+    "inverse": Case("DFT", {0: distinct(np.random.default_rng(7), (4, 3, 2))}, {2: np.array(0)}, {"inverse": 1}),
+    "of the half of six": Case(
+        "DFT",
+        {0: distinct(np.random.default_rng(7), (4, 2, 2))},
+        {1: np.array(6), 2: np.array(0)},
+        {"inverse": 1, "onesided": 1},
+    ),
+    "of the half of five": Case(
+        "DFT", {0: distinct(np.random.default_rng(7), (3, 2))}, {1: np.array(5), 2: np.array(0)}, {"inverse": 1, "onesided": 1}
+    ),
+    "longer": Case("DFT", {0: distinct(np.random.default_rng(7), (2, 3, 2))}, {1: np.array(5), 2: np.array(-2)}),
+    "shorter": Case("DFT", {0: distinct(np.random.default_rng(7), (2, 5, 1))}, {1: np.array(3), 2: np.array(1)}),
+}
+
+
+@pytest.mark.parametrize("name", FOURIER)
+def test_fourier(name: str) -> None:
+    check(FOURIER[name])
+
+
 @pytest.mark.parametrize("name", MOVES)
 def test_moves(name: str) -> None:
     check(MOVES[name])

@@ -315,11 +315,24 @@ def _grid_sample(call: Call) -> str:
     return f'F.grid_sample({call.arg(0)}, {call.arg(1)}, "{mode}", "{padding}", align_corners={corners})'
 
 
+def _fourier(call: Call) -> str:
+    """DFT: the last dimension holds real and imaginary parts, or real parts alone."""
+    rank = call.rank(0)
+    (axis,) = call.axes(2, rank, "axis") or ((rank - 2) if call.opset >= 20 else 1,)
+    half, inverse = bool(call.get("onesided", 0)), bool(call.get("inverse", 0))
+    (length,) = call.integers(1) or (2 * (call.shape(0)[axis] - 1) if half and inverse else call.shape(0)[axis],)
+    x = f"torch.view_as_complex({call.arg(0)}.contiguous())" if call.shape(0)[-1] == 2 else f"{call.arg(0)}.squeeze(-1)"
+    function = f"{'i' if inverse else ''}{'r' if half else ''}fft"
+    found = f"torch.fft.{function}({x}, n={length}, dim={axis})"
+    return f"{found}.unsqueeze(-1)" if half and inverse else f"torch.view_as_real({found})"
+
+
 EMITTERS: dict[str, Emitter] = {
     "onnx.AveragePool": _average_pool,
     "onnx.Col2Im": _col2im,
     "onnx.Conv": _conv,
     "onnx.ConvTranspose": _conv_transpose,
+    "onnx.DFT": _fourier,
     "onnx.Einsum": _einsum,
     "onnx.Gemm": _gemm,
     "onnx.GlobalAveragePool": _global_pool("torch.mean({x}, dim={axes}, keepdim=True)"),

@@ -198,6 +198,13 @@ def highway(m: Any, x: torch.Tensor) -> Any:
     return m.out(gate * torch.relu(m.up(x)) + (1 - gate) * x)
 
 
+def mixes(m: Any, x: torch.Tensor) -> Any:
+    """As FNet mixes tokens, then a convolution as long as the sequence."""
+    h = x + torch.fft.fft2(m.a(x)).real
+    longer = torch.fft.rfft(h, n=10, dim=1) * torch.fft.rfft(m.sub.weight[:5], n=10, dim=0)
+    return m.out(torch.fft.irfft(longer, n=10, dim=1)[:, :5])
+
+
 def pooled_by_attention(m: Any, x: torch.Tensor) -> Any:
     h = torch.tanh(m.a(x))
     return m.out((torch.softmax(m.sub(h), 1) * h).sum(1))
@@ -285,6 +292,7 @@ CASES: dict[str, Case] = {
     ),
     "einsum": Case(einsum, wrapped(linear(8, 8)), SEQUENCE),
     "einsum of diagonals": Case(einsum_dots, wrapped(nn.Identity), SEQUENCE),
+    "Fourier transforms": Case(mixes, wrapped(linear(8, 8)), SEQUENCE),
     "attention pooling": Case(pooled_by_attention, wrapped(linear(8, 1)), SEQUENCE),
     "causal attention": Case(causal, lambda: {"a": nn.Linear(8, 24), "out": nn.Linear(8, 8)}, SEQUENCE),
     "MultiheadAttention": Case(attends, wrapped(lambda: nn.MultiheadAttention(8, 2, batch_first=True)), SEQUENCE),
