@@ -86,10 +86,10 @@ class Form:
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
-    priced: set[tuple[int, bool, bool, int]] = field(default_factory=set)
+    priced: set[tuple[int, bool, bool, bool, int]] = field(default_factory=set)
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
-    ends: dict[tuple[Link, bool], list[Floats]] = field(default_factory=dict)
+    ends: dict[tuple[tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
     kept: dict[int, Chain] = field(default_factory=dict)
 
     def keeping(self, in_flight: int) -> Chain:
@@ -157,7 +157,7 @@ class Bounding:
             self.forms = [Form(one.mesh, one.core.copy(), one.whole.copy(), one.bytes, one.saved) for one in other.forms]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
-        self.tables: dict[tuple[int, int, Link, Link, bool, bool, int], Table] = {}
+        self.tables: dict[tuple[object, ...], Table] = {}
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
 
     def count(self) -> None:
@@ -214,30 +214,31 @@ class Bounding:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def table(self, block: Block, before: bool = True, behind: bool = True, held: int = 0) -> Table:
+    def table(self, block: Block, before: bool = True, behind: bool = True, far: bool = False, held: int = 0) -> Table:
         """Bounds of all runs on a block; the rest as of ``Tables``."""
-        own = self.own_table(block, before, behind, held)
+        own = self.own_table(block, before, behind, far, held)
         if self.other is None:
             return own
-        other = self.other.table(block, before, behind, held)
+        other = self.other.table(block, before, behind, far, held)
         if (key := (id(own), id(other))) not in self.greater:
             self.greater[key] = own, other, Table.of(np.maximum(own.seconds, other.seconds))
         return self.greater[key][2]
 
-    def own_table(self, block: Block, before: bool, behind: bool, held: int = 0) -> Table:
+    def own_table(self, block: Block, before: bool, behind: bool, far: bool = False, held: int = 0) -> Table:
         """As ``table``, with this overlap alone."""
-        form, links = self.forms[block.form], block.links
-        key = self.likeness(block, before, behind, held)
+        form, enters, leaves = self.forms[block.form], block.links[0], block.sends(far)
+        key = self.likeness(block, before, behind, far, held)
         if key not in self.tables and held and not self.binds(form, before, held):
-            self.tables[key] = self.own_table(block, before, behind)
+            self.tables[key] = self.own_table(block, before, behind, far)
         if key not in self.tables:
             count = math.prod(block.mesh.sizes)
-            here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
+            here = self.volumes.receive(count, enters, before) + self.volumes.send(count, leaves, behind)
             best = self.transfers(count, before, behind)
             with np.errstate(invalid="ignore"):
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
-                    np.maximum(table, self.chained(form, form.chain, links, before, behind, held) + here, out=table)
+                    chained = self.chained(form, form.chain, enters, leaves, before, behind, held)
+                    np.maximum(table, chained + here, out=table)
             if (limit := self.limit(form.mesh)) is not None:
                 table[self.needs(form, before, held) > limit * (1 + TIGHT)] = np.inf
             handover = np.full(table.shape, self.handover(block, False))
@@ -246,9 +247,9 @@ class Bounding:
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
-    def likeness(self, block: Block, before: bool, behind: bool, held: int) -> tuple[int, int, Link, Link, bool, bool, int]:
-        """What all that is known of runs on a block depends on."""
-        return block.form, block.replicas, *block.links, before, behind, held
+    def likeness(self, block: Block, before: bool, behind: bool, far: bool, held: int) -> tuple[object, ...]:
+        """What all that is known of runs on a block depends on, the form first."""
+        return block.form, block.replicas, block.links[0], block.sends(far), before, behind, held
 
     def binds(self, form: Form, before: bool, held: int) -> bool:
         """Whether it matters for any run that it holds so many microbatches."""
@@ -264,18 +265,20 @@ class Bounding:
         woken = hands_over(1 if whole else 2, block.size, training=self.training)
         return max(type_.handover for type_ in block.mesh.types) if woken else 0.0
 
-    def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool, held: int = 0) -> Floats:
+    def chained(
+        self, form: Form, chain: Chain, enters: Link, leaves: tuple[Link, Link], before: bool, behind: bool, held: int
+    ) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
         limit, count = self.limit(form.mesh), self.units.count
         room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before, held)
         found = np.zeros((count, count + 1))
-        if (links[1], behind) not in form.ends:
-            form.ends[links[1], behind] = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
-        ends = form.ends[links[1], behind]
+        if (leaves, behind) not in form.ends:
+            form.ends[leaves, behind] = [chain.leaving(cut, leaves, behind) for cut in range(count + 1)]
+        ends = form.ends[leaves, behind]
         for price in form.prices:
-            key = (price, links[0], before)
+            key = (price, enters, before)
             if key not in form.rows:
-                form.rows[key] = chain.rows(price, [chain.entering(cut, links[0], before) for cut in range(count)])
+                form.rows[key] = chain.rows(price, [chain.entering(cut, enters, before) for cut in range(count)])
             for cut in range(1, count + 1):
                 least = (form.rows[key][cut] + ends[cut]).min(axis=1) - price * room[:cut, cut]
                 np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
@@ -475,7 +478,7 @@ class Bounding:
                     return True
         return False
 
-    def price(self, run: StageRun, sides: tuple[bool, bool, int], ends: float) -> None:
+    def price(self, run: StageRun, sides: tuple[bool, bool, bool, int], ends: float) -> None:
         """Looks for the price of memory under which a run is bounded best; ``sides``: as of ``Tables``."""
         if self.other is not None:
             self.other.price(run, sides, ends)
@@ -484,16 +487,17 @@ class Bounding:
         if limit is None or key in form.priced:
             return
         form.priced.add(key)
-        chain, links = form.chain, run.block.links
+        (alike, behind, far, held), chain = sides, form.chain
         assert chain is not None
-        before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
-        room = float(self.room(form, limit, sides[0], sides[2])[run.first, run.behind])
+        before = chain.entering(run.first, run.block.links[0], alike)
+        after = chain.leaving(run.behind, run.block.sends(far), behind)
+        room = float(self.room(form, limit, alike, held)[run.first, run.behind])
         price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)
 
-    def solve(self, run: StageRun, sides: tuple[bool, bool, int], ends: float) -> None:
+    def solve(self, run: StageRun, sides: tuple[bool, bool, bool, int], ends: float) -> None:
         """Searches a run and notes what it costs at least, there and around it."""
         form = self.forms[run.block.form]
         cutter, key = self.cutter(form), self.units.key(run.first, run.behind)

@@ -189,13 +189,14 @@ class Chain:
             return self.arriving(cut, None)
         return self.arriving(cut, self.beyond(cut, link) if alike or not made else np.where(self.whole(cut), 0.0, np.inf))
 
-    def leaving(self, cut: int, link: Link, alike: bool) -> Floats:
-        """Likewise of sending it, for the stage before; parts are brought together for a stage of another shape."""
+    def leaving(self, cut: int, links: tuple[Link, Link], alike: bool) -> Floats:
+        """Likewise of sending it, for the stage before; parts are brought together for a stage of another shape. ``links``: to
+        a later stage, and to the next."""
         made, read, _ = self.parts.close[cut]
         if not made or not (alike or read):
             return np.zeros(self.states(cut))
         if alike:
-            return np.resize(self.beyond(cut, link), self.states(cut))
+            return np.resize(self.beyond(cut, links[read]), self.states(cut))
         return self.gathered(cut)
 
     def gathered(self, cut: int) -> Floats:

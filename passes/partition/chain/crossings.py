@@ -44,10 +44,11 @@ class Volumes:
         found = self.enter / rate + self.enters * link.latency
         return found if alike else found + self.close_enter * (1 / once - 1 / rate)
 
-    def send(self, devices: int, link: Link, alike: bool) -> Floats:
-        rate, once = link.rates(devices)
-        found = self.leave / rate + self.leaves * link.latency
-        return found if alike else found + self.close_leave * (1 / once - 1 / rate)
+    def send(self, devices: int, links: tuple[Link, Link], alike: bool) -> Floats:
+        """What a run spends at least on sending; ``links``: to a later stage, and to the next."""
+        rate, (part, once) = links[0].rates(devices)[0], links[1].rates(devices)
+        found = self.leave / rate + self.leaves * links[0].latency
+        return found + self.close_leave * max(1 / (part if alike else once) - 1 / rate, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

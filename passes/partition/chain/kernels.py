@@ -12,22 +12,27 @@ from passes.solvers.kernels import compiled, part
 
 SLOWEST, SUM, COUNT = 0, 1, 2
 """What is minimised: the largest seconds of a stage, their sum, the number of stages."""
+ANY, NEAR, FRESH = 0, 2, 4
+"""What the next stage is: any, where links to all are the same; not fresh; fresh (``Moves``). With 1 more: it is alike."""
 
 
 class Moves(NamedTuple):
     """``pointer[s]``: where the moves from state s begin, of each the state that it leads to (``target``) and its ``block``;
     likewise ``idle`` states, in which more devices are idle. States have greater numbers than those that lead to them.
-    ``shape`` of each block, and ``tables[stage, block]`` (-1: there is no such stage; of any number of stages there is one
-    row) with no alike stage beside it, one behind, one before, both. ``row[s, shape]``: number of the state with a last stage
-    of that shape, -1 where there is none; the last shape is that of the start. ``follows[s, shape]``: whether a stage of that
-    shape may be next."""
+    ``fresh``: whether a move takes devices of untouched hosts alone. ``shape`` of each block, ``near``: whether it has a better
+    link to devices of hosts that are not untouched, and ``tables[stage, block]`` (-1: there is no such stage; of any number of
+    stages there is one row): 4 more with an alike stage before it, 2 more with one behind, 1 more with a fresh one behind.
+    ``row[s, shape]``: number of the state with a last stage of that shape, -1 where there is none; the last shape is that of
+    the start. ``follows[s, shape]``: whether a stage of that shape may be next."""
 
     pointer: NDArray[np.int32]
     target: NDArray[np.int32]
     block: NDArray[np.int32]
+    fresh: NDArray[np.bool_]
     idle_pointer: NDArray[np.int32]
     idle: NDArray[np.int32]
     shape: NDArray[np.int32]
+    near: NDArray[np.bool_]
     tables: NDArray[np.int32]
     row: NDArray[np.int32]
     follows: NDArray[np.bool_]
@@ -66,11 +71,11 @@ def programme(
     """Finds the best plans that end in each state with so many stages; how many stages were looked at, and tables begun.
 
     ``seconds[table, i, j]``: of a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills
-    ``value[stages, row, alike, units]``, given as inf: the best, and whether the next stage is alike; and ``way`` at the same
-    places: the number of its last move, where its run begins, and the shape of the stage before, plus the number of shapes
-    where that is alike. With any number of stages there is one layer, which reads itself."""
+    ``value[stages, row, next, units]``, given as inf: the best, by what the next stage is; and ``way`` at the same places: the
+    number of its last move, where its run begins, and the shape of the stage before, plus the number of shapes times what
+    this stage was for that. With any number of stages there is one layer, which reads itself."""
     layers, units, shapes = value.shape[0], value.shape[3] - 1, moves.row.shape[1]
-    best, whose = np.empty((2, units + 1)), np.empty((2, units + 1), np.int32)
+    best, whose = np.empty((2, 2, units + 1)), np.empty((2, 2, units + 1), np.int32)
     ahead, came = np.empty(units + 1), np.empty(units + 1, np.int32)
     value[0, moves.row[0, shapes - 1], 0, 0] = 0.0
     looked = begun = 0
@@ -87,53 +92,64 @@ def programme(
             best[:], whose[:] = np.inf, -1
             for shape in range(shapes):
                 if moves.row[state, shape] >= 0:
-                    _two_best(value[layer, moves.row[state, shape], 0], shape, best, whose)
+                    for fresh in range(2 if value.shape[2] > 2 else 1):
+                        own = NEAR + 2 * fresh if value.shape[2] > 2 else ANY
+                        _two_best(value[layer, moves.row[state, shape]], own, shape, shapes, best[fresh], whose[fresh])
             for move in range(moves.pointer[state], moves.pointer[state + 1]):
                 block = moves.block[move]
                 shape = moves.shape[block]
+                fresh = int(moves.fresh[move]) if value.shape[2] > 2 else 0
+                own = NEAR + 2 * fresh if value.shape[2] > 2 else ANY
                 here, there = moves.row[state, shape], moves.row[moves.target[move], shape]
                 for alike in range(2 if here >= 0 else 1):
-                    if not _before(alike, shape, shapes, value[layer, max(here, 0), 1], best, whose, ahead, came):
+                    rows = value[layer, max(here, 0)]
+                    if not _before(alike, own, shape, shapes, rows, best[fresh], whose[fresh], ahead, came):
                         continue
                     for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
-                        table = moves.tables[layer, block, 2 * alike + behind]
-                        if table >= 0:
-                            rows_ = value[above, there, behind], way[above, there, behind]
-                            looked += _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
-                            begun += 1
+                        for following in range(NEAR, FRESH + 1, 2) if moves.near[block] else range(ANY, NEAR, 2):
+                            table = moves.tables[layer, block, 4 * alike + 2 * behind + int(following == FRESH)]
+                            if table >= 0:
+                                rows_ = value[above, there, following + behind], way[above, there, following + behind]
+                                looked += _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
+                                begun += 1
     return looked, begun
 
 
 @part
-def _two_best(value: Floats, shape: int, best: Floats, whose: NDArray[np.int32]) -> None:
-    """Keeps the best of several rows, and the best of those of other shapes; ``whose``: of which shapes these are."""
-    for i in range(len(value)):
-        if value[i] < best[0, i]:
+def _two_best(rows: Floats, following: int, shape: int, shapes: int, best: Floats, whose: NDArray[np.int32]) -> None:
+    """Keeps the best of several states before what is ``following`` and not alike, and the best of those of other shapes;
+    ``whose``: as in ``way``."""
+    for i in range(rows.shape[1]):
+        own = following if rows[following, i] < rows[ANY, i] else ANY
+        value, told = rows[own, i], shape + shapes * own
+        if value < best[0, i]:
             best[1, i], whose[1, i] = best[0, i], whose[0, i]
-            best[0, i], whose[0, i] = value[i], shape
-        elif value[i] < best[1, i]:
-            best[1, i], whose[1, i] = value[i], shape
+            best[0, i], whose[0, i] = value, told
+        elif value < best[1, i]:
+            best[1, i], whose[1, i] = value, told
 
 
 @part
 def _before(
     alike: int,
+    following: int,
     shape: int,
     shapes: int,
-    same: Floats,
+    rows: Floats,
     best: Floats,
     whose: NDArray[np.int32],
     ahead: Floats,
     came: NDArray[np.int32],
 ) -> bool:
-    """The best plans behind which a stage of ``shape`` may follow, and of what shape their last stages are; whether there is
-    one."""
+    """The best plans behind which a stage of ``shape`` that is ``following`` may come, and their last stages as in ``way``;
+    whether there is one. ``rows``: those of a last stage of this shape."""
     reached = False
     for i in range(len(ahead) - 1):
         if alike:
-            ahead[i], came[i] = same[i], shape + shapes
+            own = following + 1 if rows[following + 1, i] < rows[ANY + 1, i] else ANY + 1
+            ahead[i], came[i] = rows[own, i], shape + shapes * own
         else:
-            second = int(whose[0, i] == shape)
+            second = int(whose[0, i] % shapes == shape)
             ahead[i], came[i] = best[second, i], whose[second, i]
         reached |= ahead[i] < np.inf
     return reached
@@ -142,12 +158,12 @@ def _before(
 @part
 def _copy(value: Floats, way: NDArray[np.int32], to_value: Floats, to_way: NDArray[np.int32]) -> None:
     """Writes the values and ways of one row to another where they are better there."""
-    for alike in range(value.shape[0]):
+    for following in range(value.shape[0]):
         for i in range(value.shape[1]):
-            if value[alike, i] < to_value[alike, i]:
-                to_value[alike, i] = value[alike, i]
+            if value[following, i] < to_value[following, i]:
+                to_value[following, i] = value[following, i]
                 for k in range(way.shape[2]):
-                    to_way[alike, i, k] = way[alike, i, k]
+                    to_way[following, i, k] = way[following, i, k]
 
 
 @part
@@ -162,8 +178,8 @@ def _advance(
     value: Floats,
     way: NDArray[np.int32],
 ) -> int:
-    """One more stage, by move ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape
-    ``came[i]``, to those of j, where they are better than ``value[j]``; how many stages were looked at."""
+    """One more stage, by move ``number``: from plans of i units worth ``ahead[i]``, whose last stage ``came[i]`` tells,
+    to those of j, where they are better than ``value[j]``; how many stages were looked at."""
     units, looked = len(table), 0
     for i in range(units):
         if not ahead[i] < np.inf:

@@ -2,8 +2,9 @@
 
 A plan cuts the units into runs, in order, and gives each a block of devices that those before have not taken; devices may stay
 idle. What a stage pays for what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``:
-parts cross as they lie) or not. So a state is (stages used, devices taken (``taking``), units done, shape of the last stage,
-whether the next is alike): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
+parts cross as they lie) or not, and on whether the next is *fresh*, on hosts of which no device was taken, which may be far.
+So a state is (stages used, devices taken (``taking``), units done, shape of the last stage, whether the next is alike, and
+fresh): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
 the stages' seconds among plans whose stages stay below a limit, and ``in_turn`` both, of a stream with few microbatches in
 flight. The number of stages may be fixed: then it is known of each how many microbatches it has in flight (``held``), hence how
 much memory is left for weights.
@@ -12,6 +13,7 @@ much memory is left for weights.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,9 +40,9 @@ class Table:
         return cls(seconds, np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1])
 
 
-Tables: TypeAlias = Callable[[Block, bool, bool, int], Table]
-"""Of the runs on a block, given whether there are stages before and behind it that are alike, and of how many microbatches it
-holds what their backward passes need; 0 where that is not known."""
+Tables: TypeAlias = Callable[[Block, bool, bool, bool, int], Table]
+"""Of the runs on a block, given whether there are stages before and behind it that are alike, whether that behind it is fresh,
+and of how many microbatches it holds what their backward passes need; 0 where that is not known."""
 Held: TypeAlias = tuple[int, ...]
 """Of each stage of a stated number such microbatches, as of ``Tables``; empty for any number of stages."""
 
@@ -53,11 +55,12 @@ MOST_HALVED = 40
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """Units ``first .. behind - 1`` on a block."""
+    """Units ``first .. behind - 1`` on a block; ``fresh``: of hosts of which no stage before has a device."""
 
     first: int
     behind: int
     block: Block
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,10 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     return list(pairwise(same))
 
 
-def beside(runs: Sequence[StageRun], held: Held = ()) -> list[tuple[bool, bool, int]]:
+def beside(runs: Sequence[StageRun], held: Held = ()) -> list[tuple[bool, bool, bool, int]]:
     """What ``Tables`` takes of each stage of a plan beside its block."""
-    return [(*sides, number) for sides, number in zip(alike(runs), held or (0,) * len(runs), strict=True)]
+    fresh = [*(run.fresh for run in runs[1:]), False]
+    return [(*sides, far, number) for sides, far, number in zip(alike(runs), fresh, held or (0,) * len(runs), strict=True)]
 
 
 def least(
@@ -190,25 +194,26 @@ class _Programme:
         states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
         numbers: dict[Shape, int] = {}
         count = 1 + max((block.number for block in meshes.blocks), default=0)
-        shape, known = np.zeros(count, np.int32), dict[int, tuple[int, Table]]()
-        told = np.full((max(len(held), 1), count, 4), -1, np.int32)
+        shape, near, known = np.zeros(count, np.int32), np.zeros(count, bool), dict[int, tuple[int, Table]]()
+        told = np.full((max(len(held), 1), count, 8), -1, np.int32)
         for block in meshes.blocks:
             shape[block.number] = numbers.setdefault(block.shape, len(numbers))
+            near[block.number] = block.near
         self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
         pointers = [np.searchsorted(rows[:, 0], np.arange(states + 1)).astype(np.int32) for rows in (moves, idle)]
         ahead, behind = neighbours(moves, idle, shape, states, self.shapes)
         before, after = _alike_beside(moves, shape, ahead, behind, count)
         for block in meshes.blocks:
             for one in (False, True)[: 1 + before[block.number]]:
-                for other in (False, True)[: 1 + after[block.number]]:
+                for other, far in itertools.product((False, True)[: 1 + after[block.number]], (False, True)[: 1 + block.near]):
                     for stage, microbatches in enumerate(held or (0,)):
-                        table = tables(block, one, other, microbatches)
-                        told[stage, block.number, 2 * one + other] = known.setdefault(id(table), (len(known), table))[0]
+                        table = tables(block, one, other, far, microbatches)
+                        number = known.setdefault(id(table), (len(known), table))[0]
+                        told[stage, block.number, 4 * one + 2 * other + far] = number
         row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
         self.rows = int(ahead.sum())
-        self.moves = Moves(
-            pointers[0], moves[:, 1].copy(), moves[:, 2].copy(), pointers[1], idle[:, 1].copy(), shape, told, row, behind
-        )
+        taken = moves[:, 1].copy(), moves[:, 2].copy(), moves[:, 3] > 0
+        self.moves = Moves(pointers[0], *taken, pointers[1], idle[:, 1].copy(), shape, near, told, row, behind)
         empty = np.zeros((0, units, units + 1))
         self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
         self.least = np.stack([table.least for _, table in known.values()]) if known else empty
@@ -218,25 +223,27 @@ class _Programme:
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
         number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], self.stages
-        size = (stages + 1, self.rows, 2, self.units + 1)
+        size = (stages + 1, self.rows, 6 if self.moves.near.any() else 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
         looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
         did("stage", looked)
         did("run", begun * self.units)
-        ends = value[stages, :, 0, self.units]
+        ends = value[stages, :, :4:2, self.units]  # nothing is sent on
         total = float(ends.min(initial=math.inf))
         if not math.isfinite(total):
             return Sequenced(total, ())
-        layer, row, j, alike = stages, int(ends.argmin()), self.units, 0
+        row, following = divmod(int(ends.argmin()), ends.shape[1])
+        layer, j, following = stages, self.units, 2 * following
         runs, taken = list[tuple[int, int]](), list[int]()
         while j:  # from the last stage to the first
-            move, i, before = way[layer, row, alike, j].tolist()
+            move, i, before = way[layer, row, following, j].tolist()
             runs.append((i, j))
             taken.append(move)
-            alike, shape = divmod(before, self.shapes + 1)
+            following, shape = divmod(before, self.shapes + 1)
             row, layer, j = int(self.moves.row[self.meshes.moves[move, 0], shape]), max(layer - 1, 0), i
         blocks = self.meshes.realised(taken[::-1])
-        return Sequenced(total, tuple(StageRun(*run, block) for run, block in zip(reversed(runs), blocks, strict=True)))
+        fresh = self.moves.fresh[taken[::-1]].tolist()
+        return Sequenced(total, tuple(StageRun(*run, *rest) for run, *rest in zip(reversed(runs), blocks, fresh, strict=True)))
 
 
 def _alike_beside(

@@ -210,7 +210,7 @@ class StageSearch(Anytime[SolvedStages]):
         bounding, known = self.bounding, dict[tuple[int, bool, int], Table]()
         every = bounding.held(stages)
 
-        def part(block: Block, before: bool, behind: bool, held: int) -> Table:
+        def part(block: Block, before: bool, behind: bool, far: bool, held: int) -> Table:
             form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
             runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
             filled = bounding.needs(form, before, held) / max(limit, 1) if limit is not None else 0.0
@@ -222,7 +222,7 @@ class StageSearch(Anytime[SolvedStages]):
         found = least(part, self.meshes, bounding.units.count, every)
         if not found.runs:
             return ""
-        for number, (run, (before, _, held)) in enumerate(zip(found.runs, beside(found.runs, every), strict=True)):
+        for number, (run, (before, *_, held)) in enumerate(zip(found.runs, beside(found.runs, every), strict=True)):
             form, limit = bounding.forms[run.block.form], bounding.limit(run.block.mesh)
             weights, workspace, buffers = (
                 math.ceil(table[run.first, run.behind]) for table in (form.bytes, *bounding.beside_weights(form, before, held))
@@ -317,10 +317,11 @@ class StageSearch(Anytime[SolvedStages]):
         held = bounding.held(stages)
         full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
 
-        def table(block: Block, before: bool, behind: bool, in_flight: int) -> Table:
+        def table(block: Block, before: bool, behind: bool, far: bool, in_flight: int) -> Table:
             if built and bounding.forms[block.form].cutter is None:
                 return nowhere
-            bound, like = bounding.table(block, before, behind, in_flight), bounding.likeness(block, before, behind, in_flight)
+            sides = block, before, behind, far, in_flight
+            bound, like = bounding.table(*sides), bounding.likeness(*sides)
             places = seen.get(like, {})
             key: object = like if places else (id(bound), in_flight if full else 0)
             known = raised.get(key)
@@ -359,7 +360,7 @@ class StageSearch(Anytime[SolvedStages]):
             made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.best is None else ends)
             learnt = False
             if isinstance(made, int):
-                full.append((found.runs[made], beside(found.runs, held)[made][2]))
+                full.append((found.runs[made], beside(found.runs, held)[made][3]))
                 self.lacked = True
                 raised.clear()
                 continue

@@ -10,7 +10,8 @@ in ascending order only. Meshes that differ in nothing but the names of their de
 and memory of the devices that may be busiest) are one *form*: they are searched once. Where the devices of a mesh differ in
 type, there is one with equal parts and one for each of some unequal ``shares``.
 
-A *block* is a form, a number of replicas, and the best links to devices that may be before it and behind it.
+A *block* is a form, a number of replicas, and the best links to devices that may be before it, behind it, and behind it on
+hosts of which none is taken.
 
 Of many devices (``few``) there are fewer blocks, and a second axis lies within a host.
 """
@@ -52,12 +53,21 @@ class Block:
     form: int
     mesh: DeviceMesh = field(compare=False)
     others: tuple[str, ...] = field(default=(), compare=False)
-    links: tuple[Link, Link] = field(default=(Link(0.0, math.inf),) * 2, compare=False)
+    links: tuple[Link, Link, Link] = field(default=(Link(0.0, math.inf),) * 3, compare=False)
 
     @property
     def shape(self) -> Shape:
         """Values cross between blocks of one shape as they lie."""
         return self.mesh.sizes, self.mesh.shares
+
+    def sends(self, far: bool) -> tuple[Link, Link]:
+        """The best links to a later stage, and to the next; ``far``: which is fresh."""
+        return self.links[1], self.links[1 + far]
+
+    @property
+    def near(self) -> bool:
+        """Whether devices of hosts of which some are taken may be nearer to it than those of others."""
+        return self.links[1] != self.links[2]
 
     @property
     def size(self) -> int:
@@ -85,7 +95,7 @@ class Block:
 @dataclass(frozen=True)
 class Submeshes:
     """All blocks; ``forms``: one mesh of each form; ``moves[m]``: source, target and block of a stage that takes
-    ``takes[m]``, by source; ``links``: of the topology."""
+    ``takes[m]``, and 1 where these are of untouched hosts alone, by source; ``links``: of the topology."""
 
     devices: int
     blocks: tuple[Block, ...]
@@ -131,16 +141,16 @@ def submeshes(
     """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape; ``whole``: with the
     meshes of all devices; ``replicas``: of a stage at most, where ``sizes`` are not given, numbers that share
     ``groups`` of a decoder evenly; ``one_kind``: meshes of devices of one type and memory alone; ``training``: gradients come
-    back;
-    ``shares``: along the axes of a shape over some devices, empty for equal ones."""
+    back; ``shares``: along the axes of a shape over some devices, empty for equal ones."""
     steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages, groups, one_kind))
     makes = _Makes(topology, net, steps, sizes, whole, shares, Links(topology, net, steps.devices, returns=training))
-    rows, takes = list[tuple[int, int, int]](), list[Move]()
+    rows, takes = list[tuple[int, int, int, bool]](), list[Move]()
     for move in steps.moves:
+        fresh = not any(any(before) for _, before, _ in move.take)
         for block in makes.blocks_of(move):
-            rows.append((move.source, move.target, block))
+            rows.append((move.source, move.target, block, fresh))
             takes.append(move)
-    moves = np.array(rows, np.int32).reshape(-1, 3)
+    moves = np.array(rows, np.int32).reshape(-1, 4)
     return Submeshes(
         len(topology.devices), tuple(makes.blocks), tuple(makes.forms_made), moves, tuple(takes), steps, makes.links
     )
@@ -166,7 +176,7 @@ class _Makes:
         self.known: dict[object, list[tuple[int, DeviceMesh]]] = {}
         self.blocks: list[Block] = []
         self.numbers: dict[object, int] = {}
-        self.linked: dict[object, tuple[Link, Link]] = {}
+        self.linked: dict[object, tuple[Link, Link, Link]] = {}
 
     def blocks_of(self, move: Move) -> Iterator[int]:
         """Numbers of the blocks that a stage may be that makes the move."""
@@ -185,20 +195,23 @@ class _Makes:
                 others = tuple(device.name for device in devices[1:])
                 yield self.number(form, mesh, others, self.best_links(move, own, alone=True))
 
-    def number(self, form: int, mesh: DeviceMesh, others: tuple[str, ...], links: tuple[Link, Link]) -> int:
+    def number(self, form: int, mesh: DeviceMesh, others: tuple[str, ...], links: tuple[Link, Link, Link]) -> int:
         key = form, len(others), links
         if key not in self.numbers:
             self.numbers[key] = len(self.blocks)
             self.blocks.append(Block(len(self.blocks), form, mesh, others, links))
         return self.numbers[key]
 
-    def best_links(self, move: Move, own: Sequence[int], *, alone: bool) -> tuple[Link, Link]:
-        """The best links before and behind a block of these devices; ``alone``: replicas."""
-        before = self.steps.taken(self.steps.states[move.source])
+    def best_links(self, move: Move, own: Sequence[int], *, alone: bool) -> tuple[Link, Link, Link]:
+        """The best links of a block of these devices (``Block``); ``alone``: replicas."""
+        before, hosts = self.steps.taken(self.steps.states[move.source]), self.links.hosts
         behind = sorted(set(range(len(self.steps.devices))).difference(before, own))
-        key = tuple(own), self.links.seen(before), self.links.seen(behind), alone
+        touched = {hosts[number] for number in (*before, *own)}
+        fresh = [number for number in behind if hosts[number] not in touched] or behind
+        key = tuple(own), *map(self.links.seen, (before, behind, fresh)), alone
         if key not in self.linked:
-            self.linked[key] = self.links.before(own, before, alone), self.links.behind(own, behind, alone)
+            links = [self.links.behind(own, some, alone) for some in (behind, fresh)]
+            self.linked[key] = self.links.before(own, before, alone), links[0], links[1]
         return self.linked[key]
 
     def meshes(self, take: Take, devices: Sequence[Device]) -> list[tuple[int, DeviceMesh]]:

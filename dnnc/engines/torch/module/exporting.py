@@ -84,7 +84,6 @@ def exported(
     for node in model.graph:
         _state(node, nodes.get(_origin(node)))
     _unchain(model)
-    _name_tied(model, module)
     _fix(model, _trained_names(module))
     _quiet(model)
     model.producer_name, model.producer_version = FROM_TORCH, f"pytorch {torch.__version__}"
@@ -307,16 +306,6 @@ def is_fixed(name: str, value: torch.Tensor) -> bool:
 def _trained_names(module: torch.nn.Module) -> set[str]:
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name for name, value in named if not is_fixed(name, value)}
-
-
-def _name_tied(model: onnx_ir.Model, module: torch.nn.Module) -> None:
-    """Give each tied weight the first of its names, as ``named_parameters`` does; the exporter takes another."""
-    initializers, first = model.graph.initializers, {id(value): name for name, value in module.named_parameters()}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        if (named := first[id(parameter)]) not in initializers and name in initializers:
-            value = initializers.pop(name)
-            value.name = named
-            initializers[named] = value
 
 
 def _tell_apart(model: onnx_ir.Model) -> None:

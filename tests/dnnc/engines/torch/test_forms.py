@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -100,23 +99,6 @@ def largest(m: Any, x: Any) -> Any:
 def test_a_module_is_exported_as_it_trains(body: Callable[[Any, Any], Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     assert dnnc.from_torch(Net(body, torch.float32), (torch.randn(4, 6),), tmp_path / "net.onnx").is_file()
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.middle, self.head = nn.Embedding(11, 6), nn.Linear(6, 6), nn.Linear(6, 11, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, x: Any) -> Any:
-        return self.head(torch.tanh(self.middle(self.table(x))))
-
-
-@pytest.mark.slow
-def test_a_tied_weight_has_the_name_that_its_module_gives_it_first(tmp_path: Path) -> None:
-    """So names of groups and of frozen weights are those of ``named_parameters``."""
-    file = dnnc.from_torch(Tied(), (torch.randint(0, 11, (4, 5)),), tmp_path / "net.onnx")
-    assert {one.name for one in onnx.load(file).graph.initializer} == {name for name, _ in Tied().named_parameters()}
 
 
 def slope(m: Any, x: Any) -> Any:

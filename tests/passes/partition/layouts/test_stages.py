@@ -283,7 +283,7 @@ class Spent(Oracle):
             return -2.0  # so that no other plan is passed by
         state, runs = 0, []
         for first, behind, place in line:
-            rows = ((target, self.meshes.blocks[block]) for source, target, block in self.meshes.moves if source == state)
+            rows = ((target, self.meshes.blocks[block]) for source, target, block, _ in self.meshes.moves if source == state)
             wanted = len(place.devices), place.mesh.sizes
             found = [(target, block) for target, block in rows if (block.size, block.mesh.sizes) == wanted]
             if not found:  # axes of like links the other way round
@@ -320,7 +320,7 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         bounding.cutter(form)
     assert oracle.least
     for block, _, _, first, behind in oracle.least:
-        bounding.solve(StageRun(first, behind, block), (False, False, 0), math.inf)
+        bounding.solve(StageRun(first, behind, block), (False, False, False, 0), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
 

@@ -72,34 +72,37 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes and, if known, the stage."""
     speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
     meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
-    tables: dict[tuple[Block, bool, bool], Floats] = {}
+    tables: dict[tuple[Block, bool, bool, bool], Floats] = {}
     for block in meshes.blocks:
-        for before, behind_ in itertools.product((False, True), repeat=2):
-            tables[block, before, behind_] = np.full((units, units + 1), np.inf)
+        for sides in itertools.product((False, True), repeat=3):
+            tables[block, *sides] = np.full((units, units + 1), np.inf)
             for i, j in itertools.combinations(range(units + 1), 2):
-                tables[block, before, behind_][i, j] = random.randint(1, 9)
+                tables[block, *sides][i, j] = random.randint(1, 9)
 
-    def sequences(unit: int, state: int) -> Iterator[list[tuple[int, int, Block]]]:
+    def sequences(unit: int, state: int) -> Iterator[list[tuple[int, int, Block, bool]]]:
         if unit == units:
             yield []
             return
-        for source, target, number in meshes.moves.tolist():
+        for source, target, number, fresh in meshes.moves.tolist():
             if source == state:
                 for j in range(unit + 1, units + 1):
-                    yield from ([(unit, j, meshes.blocks[number]), *rest] for rest in sequences(j, target))
+                    yield from ([(unit, j, meshes.blocks[number], fresh), *rest] for rest in sequences(j, target))
 
-    def costs(line: list[tuple[int, int, Block]]) -> list[float]:
-        same = [False, *(a.shape == b.shape for (_, _, a), (_, _, b) in itertools.pairwise(line)), False]
+    def costs(line: list[tuple[int, int, Block, bool]]) -> list[float]:
+        same = [False, *(a.shape == b.shape for (_, _, a, _), (_, _, b, _) in itertools.pairwise(line)), False]
+        far = [*(fresh for *_, fresh in line[1:]), False]
         times = held or (1,) * len(line)
-        return [times[k] * float(tables[b, same[k], same[k + 1]][i, j]) for k, (i, j, b) in enumerate(line)]
+        return [
+            times[k] * float(tables[b, same[k], same[k + 1], far[k] and b.near][i, j]) for k, (i, j, b, _) in enumerate(line)
+        ]
 
     held = tuple(range(stages, 0, -1))  # a stage of a stated number takes longer, the more microbatches it holds
 
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    def table(block: Block, before: bool, behind: bool, in_flight: int) -> Table:
-        return Table.of(tables[block, before, behind] * max(in_flight, 1))
+    def table(block: Block, before: bool, behind: bool, far: bool, in_flight: int) -> Table:
+        return Table.of(tables[block, before, behind, far and block.near] * max(in_flight, 1))
 
     found = least(table, meshes, units, held)
     assert found.value == expected
