@@ -7,6 +7,8 @@ unsplit model reads the same tokens one by one, with caches of its own (``steps`
 - *tokens*: each must be the one that the unsplit model finds most likely, or one as likely up to the tolerance: rounding may
   choose between two such.
 
+The tolerance follows from the element type, or from how far the unsplit model's own logits move by rounding (``_compared``).
+
 The unsplit model is the user's. Where its file is gone, or onnxruntime does not run it, it is ``annotated.onnx``, whose caches
 were rewritten as those of the stages were, so that a fault of the rewriting is not seen.
 """
@@ -14,7 +16,7 @@ were rewritten as those of the stages were, so that a fault of the rewriting is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,9 +24,10 @@ import numpy as np
 
 from dnnc.build.build import Build
 from dnnc.build.decoding import Decoding, State, hides
-from dnnc.check.compare import EXACT, compare, roundings_of
+from dnnc.check.compare import CAP, EXACT, compare, roundings_of
 from dnnc.check.dataflow import precisions
 from dnnc.check.faults import ModelDoesNotRun
+from dnnc.check.noise import FACTOR
 from dnnc.check.reference import Reference, references, why_not_the_original
 from dnnc.check.steps import Steps, steps_of
 from dnnc.check.unsplit import one_line
@@ -76,7 +79,9 @@ def check_tokens(
     progress("run the unsplit model", None)
     judge = Judge.of(build, decoding, tolerance)
     with scratch_folder() as scratch:
-        reference, found, notes = _compared(build, decoding, options, judge, answered, scratch)
+        reference, found, judge, notes = _compared(
+            build, decoding, options, judge, answered, scratch, stated=tolerance is not None
+        )
     last = build.stages[-1]
     comparisons = []
     for number, (answer, differences) in enumerate(zip(answered, found, strict=True)):
@@ -164,29 +169,53 @@ class Judge:
     def differences(self, steps: Steps, answers: Sequence[Answered]) -> list[Differences]:
         """What differs in each answer of a group. Raises what onnxruntime raises."""
         worst: list[list[tuple[float, int]]] = [[(0.0, 0), (0.0, 0)] for _ in answers]
-        texts = [[*answer.prompt, *answer.tokens] for answer in answers]
-        padded = [*texts, *[[0]] * (steps.decoding.batch - len(texts))]
-        steps.begin([answer.given for answer in answers])
-        for position in range(max(map(len, texts)) - 1):
-            rows = steps.logits(position, [text[min(position, len(text) - 1)] for text in padded]).astype(np.float32)
-            for answer, text, row, found in zip(answers, texts, rows, worst, strict=False):
-                number = position + 1 - len(answer.prompt)
-                if 0 <= number < len(answer.tokens):
-                    scale = float(row.max() - row.min()) or 1.0
-                    shares = (
-                        compare(from_user(row), from_user(answer.logits[number])).value,
-                        float(row.max() - row[text[position + 1]]) / scale,
-                    )
-                    for kind, share in enumerate(shares):
-                        if not share <= found[kind][0]:
-                            found[kind] = (share, number)
+        for place, number, row in _rows(steps, answers):
+            answer, found = answers[place], worst[place]
+            scale = float(row.max() - row.min()) or 1.0
+            shares = (
+                compare(from_user(row), from_user(answer.logits[number])).value,
+                float(row.max() - row[answer.tokens[number]]) / scale,
+            )
+            for kind, share in enumerate(shares):
+                if not share <= found[kind][0]:
+                    found[kind] = (share, number)
         return [(logits, tokens) for logits, tokens in worst]
 
 
+def _rows(steps: Steps, answers: Sequence[Answered]) -> Iterator[tuple[int, int, Array]]:
+    """For each token of the answers of a group: which answer, the number of the token in it, and the logits ``[vocabulary]``
+    that ``steps`` gives before it. Raises what onnxruntime raises."""
+    texts = [[*answer.prompt, *answer.tokens] for answer in answers]
+    padded = [*texts, *[[0]] * (steps.decoding.batch - len(texts))]
+    steps.begin([answer.given for answer in answers])
+    for position in range(max(map(len, texts)) - 1):
+        rows = steps.logits(position, [text[min(position, len(text) - 1)] for text in padded]).astype(np.float32)
+        for place, (answer, row) in enumerate(zip(answers, rows, strict=False)):
+            number = position + 1 - len(answer.prompt)
+            if 0 <= number < len(answer.tokens):
+                yield place, number, row
+
+
+def _floor(first: Steps, second: Steps, groups: Sequence[Sequence[Answered]]) -> float:
+    """The largest difference of the logits of two runs of the unsplit model, which differ by rounding alone."""
+    pairs = (pair for group in groups for pair in zip(_rows(first, group), _rows(second, group), strict=True))
+    return max((compare(from_user(one[2]), from_user(other[2])).value for one, other in pairs), default=0.0)
+
+
 def _compared(
-    build: Build, decoding: Decoding, options: RunOptions, judge: Judge, answered: Sequence[Answered], scratch: Path
-) -> tuple[Reference, list[Differences], list[str]]:
-    """The first reference that runs, what differs from it in each answer, and remarks. Raises InvalidInput where none runs."""
+    build: Build,
+    decoding: Decoding,
+    options: RunOptions,
+    judge: Judge,
+    answered: Sequence[Answered],
+    scratch: Path,
+    *,
+    stated: bool,
+) -> tuple[Reference, list[Differences], Judge, list[str]]:
+    """The first reference that runs, what differs from it in each answer, the judge of that, and remarks. Where a difference is
+    larger than ``judge`` allows and no tolerance is ``stated``, the reference runs with onnxruntime's graph optimisations and
+    without them, and ``FACTOR`` times what differs between these passes, as in ``noise``: its own rounding, of which the stages
+    know nothing. Raises InvalidInput where none runs."""
     names = (decoding.logits, *(state.result for state in decoding.states if state.result))
     notes: list[str] = []
     for reference in references(build, names, scratch):
@@ -197,6 +226,10 @@ def _compared(
                 continue
             groups = [answered[first : first + decoding.batch] for first in range(0, len(answered), decoding.batch)]
             found = [one for group in groups for one in judge.differences(steps, group)]
+            if not stated and any(share > judge.allowed for one in found for share, _ in one):
+                other = steps_of(reference, decoding, max(1, options.threads), optimize=not options.optimize)
+                assert other is not None
+                judge = Judge(max(judge.allowed, min(CAP, FACTOR * _floor(steps, other, groups))))
         except InvalidInput:
             raise
         except Exception as error:  # of onnxruntime; the next reference may run
@@ -205,5 +238,5 @@ def _compared(
         reference.confirm()
         if not reference.original and not notes:
             notes.append("the reference was made from the build's own weights (annotated.onnx): " + why_not_the_original(build))
-        return reference, found, notes
+        return reference, found, judge, notes
     raise InvalidInput(ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",)), where=str(build.folder))

@@ -91,6 +91,9 @@ def cache_axis(pair: Pair, maker: Op | None) -> int | None:
         if maker is not None and maker.name == ATTENTION and _continues(maker, pair):
             return pair.grows
         if maker is None or maker.name != "onnx.Concat" or len(maker.operands) != 2 or maker.operands[0] != f"%{pair.source}":
+            if maker is not None and maker.name == "onnx.Cast":
+                reason = "it has another type than what is appended to it: convert the file with inputs and outputs, too"
+                raise InvalidInput(CacheNotInPlace(pair.source, reason), where=pair.source)
             how = f"{maker.name.removeprefix('onnx.')} makes it longer" if maker is not None else "no op makes it"
             raise InvalidInput(CacheNotInPlace(pair.source, f"{how}, not one Concat of it and what is new"), where=pair.source)
         return pair.grows
