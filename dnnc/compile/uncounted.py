@@ -1,5 +1,5 @@
-"""What a plan's seconds leave out: the inputs and outputs of a model that its stages read and make off the CPU, and what it
-costs to start a stage on devices whose type states no hand-over.
+"""What a plan's seconds leave out: the inputs and outputs of a model that its stages read and make off the CPU, what it
+costs to start a stage on devices whose type states no hand-over, and how PyTorch multiplies narrow types on a CPU.
 
 Tensors between devices are charged to the links between them. What the caller gives, and gets, lies in the host's memory, and
 no plan counts how it comes to another processor and back.
@@ -11,23 +11,51 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ir.core.facets import StageSet
+from ir.core.facets import Cost, StageSet
 from ir.core.module import Module, Plan
 from ir.core.topology import Link, Topology
-from ir.core.types import type_bytes
+from ir.core.types import DType, TensorType, type_bytes
 from ir.text.units import bytes_text, rate_text, seconds_text
+from passes.graph.graph import listing
 
 SHORT = 100e-6
 """Seconds of a microbatch on a device below which it matters that starting it is not counted: the hand-over of a stage took 30
 to 370 us on CPUs (``python -m tests.bench.handover``)."""
 
+PRODUCTS = ("matmul", "conv", "attention")
+"""Kinds of ops that multiply matrices."""
+
 
 def with_uncounted(plan: Plan, module: Module, topology: Topology) -> Plan:
-    """The plan of inference, whose certificate states what its seconds leave out."""
-    texts = [text for text in (_inputs_and_outputs(plan, module, topology), _starts(plan, topology)) if text]
-    if plan.minimises.trains or not texts:
+    """The plan, whose certificate states what its seconds leave out."""
+    if plan.minimises.trains:
+        told = [_narrow_products(plan, module, topology)]
+    else:
+        told = [_inputs_and_outputs(plan, module, topology), _starts(plan, topology)]
+    if not (texts := [text for text in told if text]):
         return plan
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "uncounted": "; ".join(texts)}.items())))
+
+
+def _narrow_products(plan: Plan, module: Module, topology: Topology) -> str:
+    """That a CPU's rate of a narrow type may be far from PyTorch's, where a training step multiplies in one there. A core with
+    110 GFLOP/s of f32 had 487 of bf16 and 1.2 of f16 with PyTorch, and 213 of f16 with ONNX Runtime, by which rates are
+    measured (``python -m tests.bench.narrow_products``)."""
+    on_cpu = {
+        s.index for s in plan.stages if any(topology.type(topology.device(name).type).kind == "cpu" for name in s.devices)
+    }
+    narrow = {
+        value.type.dtype.value
+        for op in module.entry.ops
+        if op.facet(Cost, Cost()).kind in PRODUCTS and not on_cpu.isdisjoint(op.facet(StageSet, StageSet(())).stages)
+        for value in op.results
+        if isinstance(value.type, TensorType) and value.type.dtype in (DType.F16, DType.BF16)
+    }
+    if not narrow:
+        return ""
+    return (
+        f"how PyTorch multiplies {listing(sorted(narrow))} on a CPU: rates are measured with ONNX Runtime, and may be far off"
+    )
 
 
 def _starts(plan: Plan, topology: Topology) -> str:

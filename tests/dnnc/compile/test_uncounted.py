@@ -32,8 +32,8 @@ latency = "10 us"
 START = "what starting each run of a stage costs"
 
 
-def uncounted(topology: str, tmp_path: Path, objective: str = "throughput", model: str = MODEL) -> str:
-    training = TrainingOptions(loss="mse:y") if objective == "training" else TrainingOptions()
+def uncounted(topology: str, tmp_path: Path, objective: str = "throughput", model: str = MODEL, dtype: str = "") -> str:
+    training = TrainingOptions(loss="mse:y", dtype=dtype) if objective == "training" else TrainingOptions()
     options = CompileOptions(
         model, topology, tmp_path / "b", objective=objective, training=training, plan_only=True, report=False
     )
@@ -77,3 +77,23 @@ def test_starting_a_stage_is_told_of_cpus_that_state_no_hand_over(tmp_path: Path
 @pytest.mark.parametrize(("topology", "objective"), [("preset:cpu-2,cores=2", "throughput"), ("preset:h100", "training")])
 def test_nothing_on_cpus_and_in_training(topology: str, objective: str, tmp_path: Path) -> None:
     assert uncounted(topology, tmp_path, objective) == ""
+
+
+CORE = """version = 1
+[types.core]
+kind = "cpu"
+rates = { f32 = "100 GFLOP/s", bf16 = "100 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+[[devices]]
+name = "core0"
+type = "core"
+"""
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("", ""), ("bf16", "how PyTorch multiplies bf16 on a CPU")])
+def test_narrow_products_of_a_training_step_on_a_cpu(dtype: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "core.toml").write_text(CORE)
+    found = uncounted(str(tmp_path / "core.toml"), tmp_path, "training", dtype=dtype)
+    assert found.startswith(told)
+    assert bool(found) == bool(told)
+    assert not uncounted("preset:h100", tmp_path / "gpu", "training", dtype=dtype)
