@@ -188,6 +188,33 @@ def _maxima(rank: int) -> Callable[..., torch.Tensor]:
     return pooled
 
 
+_SHIFT = 5
+"""The series of Stirling is taken so far above the argument: what it leaves out is below 1e-8 there."""
+
+
+def _log_gamma(input: torch.Tensor) -> torch.Tensor:
+    """``torch.lgamma``: the series of Stirling, the recurrence down from it, and the reflection of numbers that are not above 0
+    (Abramowitz and Stegun, "Handbook of Mathematical Functions", 6.1.41, 6.1.15 and 6.1.17)."""
+    x = torch.where(input > 0, input, 1 - input)
+    z = x + _SHIFT
+    series = (1 / 12 - (1 / 360 - 1 / (1260 * z * z)) / (z * z)) / z
+    found = (z - 0.5) * torch.log(z) - z + 0.5 * math.log(2 * math.pi) + series
+    found = found - sum(torch.log(x + k) for k in range(_SHIFT))
+    below = torch.where(input > 0, 0.5, input)
+    return torch.where(input > 0, found, math.log(math.pi) - torch.log(torch.sin(math.pi * below).abs()) - found)
+
+
+def _digamma(input: torch.Tensor) -> torch.Tensor:
+    """``torch.digamma``, likewise (6.3.18, 6.3.5 and 6.3.7)."""
+    x = torch.where(input > 0, input, 1 - input)
+    z = x + _SHIFT
+    square = z * z
+    found = torch.log(z) - 0.5 / z - (1 / 12 - (1 / 120 - 1 / (252 * square)) / square) / square
+    found = found - sum(1 / (x + k) for k in range(_SHIFT))
+    below = torch.where(input > 0, 0.5, input)
+    return torch.where(input > 0, found, found - math.pi / torch.tan(math.pi * below))
+
+
 _NEVER = -1e30
 """The logarithm of a probability of 0 that sums and differences leave a number."""
 
@@ -204,6 +231,10 @@ SIMPLER: dict[str, Callable[..., torch.Tensor]] = {
     "cdist": _distances,
     "ctc_loss": _ctc,
     "cumprod": _products,
+    "digamma": _digamma,
     "gaussian_nll_loss": _gaussian,
+    "lgamma": _log_gamma,
+    "special_digamma": _digamma,
+    "special_gammaln": _log_gamma,
 }
 """By the name of a function of torch."""

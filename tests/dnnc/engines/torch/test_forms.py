@@ -67,6 +67,18 @@ def test_adaptive_maxima_are_those_of_torch(size: tuple[int, int | None]) -> Non
     torch.testing.assert_close(found.grad, wanted.grad)
 
 
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_gamma_functions_are_those_of_torch(name: str) -> None:
+    """Values, and gradients, also of integers, of numbers near 0, and below it, between its poles."""
+    given = torch.cat([torch.arange(1.0, 9.0), torch.tensor([1e-3, 0.3, 40.5, 1e4]), torch.arange(-3.7, 0.0)])
+    found, wanted = given.clone().requires_grad_(), given.clone().requires_grad_()
+    ours, theirs = SIMPLER[name](found), getattr(torch, name)(wanted)
+    torch.testing.assert_close(ours, theirs, rtol=3e-6, atol=3e-6)
+    ours.sum().backward()
+    theirs.sum().backward()
+    torch.testing.assert_close(found.grad, wanted.grad, rtol=2e-5, atol=3e-6)
+
+
 def test_a_permutation_is_tried_with_another() -> None:
     rows = torch.stack([torch.randperm(6) for _ in range(4)])
     _, (other,) = _arguments((rows,))
@@ -90,12 +102,20 @@ def noisy(m: Any, x: Any) -> Any:
     return torch.cat([latent, chosen * torch.bernoulli(torch.sigmoid(x)).detach() * m.weight], -1)
 
 
+def counts(m: Any, x: Any) -> Any:
+    """The negative binomial likelihood of counts, and the divergence of two Dirichlet distributions."""
+    rates, others = functional.softplus(x) + 0.1, functional.softplus(m.weight).expand_as(x) + 0.1
+    likely = torch.distributions.NegativeBinomial(rates, logits=m.weight).log_prob(torch.arange(6.0).expand_as(x))
+    apart = torch.distributions.kl_divergence(torch.distributions.Dirichlet(rates), torch.distributions.Dirichlet(others))
+    return likely.sum(-1) + apart
+
+
 def largest(m: Any, x: Any) -> Any:
     return functional.adaptive_max_pool1d(x, 4) @ m.weight[:4] + nn.AdaptiveMaxPool1d(2)(x * m.weight).sum(1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [noisy, largest])
+@pytest.mark.parametrize("body", [noisy, counts, largest])
 def test_a_module_is_exported_as_it_trains(body: Callable[[Any, Any], Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     assert dnnc.from_torch(Net(body, torch.float32), (torch.randn(4, 6),), tmp_path / "net.onnx").is_file()
