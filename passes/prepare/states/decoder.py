@@ -15,7 +15,7 @@ from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
 from passes.graph.graph import renamed
 from passes.graph.symbols import insert_symbols
-from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, TooFewPositions
+from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, OneForAll, TooFewPositions
 from passes.prepare.states.masks import Masks, array_of
 from passes.prepare.states.pairs import Pair
 from passes.prepare.states.roles import Role, roles_of
@@ -156,6 +156,8 @@ class Decoder:
         elif role is Role.LENGTHS and shape == (self.batch,):
             self.counted_lengths(arg)
             writer.add("onnx.Add", arg.name, (writer.position.name, writer.constant("step", [self.step])), type_)
+        elif role is not None and shape[:1] == (1,) and self.batch > 1:
+            raise InvalidInput(OneForAll(arg.name[1:], str(type_), str(role), self.batch), where=self.module.name)
         else:
             raise InvalidInput(NotOneInput(arg.name[1:], str(type_)), where=self.module.name)
 

@@ -77,6 +77,17 @@ class NotOneInput(Fault, code="E4107"):
     type: str
 
 
+class OneForAll(Fault, code="E4118"):
+    """An input of a decoder has one row, for all sequences of a batch: they are at unlike positions."""
+
+    message = "the input {name} ({role}) is {type}: it has one row for all of {batch} sequences, which are at unlike positions"
+    hint = "compile with --batch 1, or export the model with its first dimension open"
+    name: str
+    type: str
+    role: str
+    batch: int
+
+
 class NoTokenIds(Fault, code="E4110"):
     """No input of a decoder has the type of token ids."""
 

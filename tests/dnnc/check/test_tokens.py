@@ -120,7 +120,7 @@ def test_a_check_names_its_model(gpt2: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["bool mask", "scatter"])
+@pytest.mark.parametrize("form", ["bool mask", "inside, mask", "scatter"])
 def test_growing_caches_and_caches_in_place_of_open_length(form: str, tmp_path: Path) -> None:
     """Of the user's own file, which is the reference until it changes."""
     onnx.save(decoder(form, causal=0), tmp_path / "m.onnx")

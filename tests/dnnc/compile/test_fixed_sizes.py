@@ -74,6 +74,16 @@ def test_sizes_that_the_file_or_dim_fixes_are_not_planned_as_others(tmp_path: Pa
     assert "groups of 4" in dict(planned(open_sizes, context=8, groups=2, dims={"batch": 4})[0].certificate)["tokens"]
 
 
+def test_one_row_of_positions_is_of_one_sequence(tmp_path: Path) -> None:
+    text = MODEL.replace("SCALED", "scaled = Identity (scores)").replace("IDS", "ids = Identity (numbers)")
+    text = text.replace("[batch, seq] position_ids", "[1, seq] position_ids")
+    text = text.replace("turned = Unsqueeze (places, axes)", "wide = Unsqueeze (places, axes) turned = Max (wide, rows)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    planned(str(tmp_path / "m.onnx"), context=8)
+    with pytest.raises(InvalidInput, match=r"position_ids \(positions\) is tensor<1x1xi64>: it has one row for all of 2"):
+        planned(str(tmp_path / "m.onnx"), context=8, batch=2)
+
+
 def test_a_mask_that_is_said_to_have_the_ids_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx")
     model = onnx.load(path)

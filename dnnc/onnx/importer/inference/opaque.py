@@ -124,7 +124,10 @@ def _is_control(node: NodeProto) -> bool:
 
 
 def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Whether onnx infers the results of the node, and of those in its graphs."""
+    """Whether onnx infers the results of the node, and of those in its graphs. Of the longer caches that an Attention makes it
+    does so where all sizes are numbers."""
+    if node.op_type == "Attention" and any(node.input[4:6]):
+        return False
     try:
         definition = schema(node.op_type, versions.get(node.domain, 0), node.domain)
     except defs.SchemaError:

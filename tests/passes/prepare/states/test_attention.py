@@ -20,7 +20,7 @@ from ir.verifier import verify
 from passes.framework.base import PassContext
 from passes.graph.folding import expand
 from passes.prepare.canonicalize import CanonicalizePass
-from passes.prepare.states import StatesPass
+from passes.prepare.states import StatesPass, caches
 from tests.passes.prepare.states.test_decoding import session
 
 HEADS, SHARED, WIDTH, WORDS, BATCH, CONTEXT = 4, 2, 8, 50, 3, 9
@@ -139,6 +139,18 @@ def shape_of(module: Module, name: str) -> tuple[int, ...]:
     type_ = module.resources[name].type
     assert isinstance(type_, TensorType)
     return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+
+
+@pytest.mark.parametrize("form", ["inside", "inside, mask"])
+def test_caches_inside_an_attention_are_known_while_sizes_are_open(form: str, tmp_path: Path) -> None:
+    """By the types that the file states: onnx infers longer caches of an Attention from sizes that are numbers alone."""
+    onnx.save(decoder(form, causal=1), tmp_path / "m.onnx")
+    sink = DiagnosticSink()
+    found = caches(load_model(str(tmp_path / "m.onnx"), {}, sink).module.entry)
+    assert [(str(pair), pair.grows) for pair in found] == [
+        (f"past_key_values.0.{part}=present.0.{part}", 2) for part in ("key", "value")
+    ]
+    assert not sink.diagnostics
 
 
 def test_a_causal_attention_over_a_cache_counts_from_its_first_slot(tmp_path: Path) -> None:
