@@ -20,7 +20,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,11 +90,9 @@ def exported(
     signature = program.exported_program.graph_signature
     given = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     made = [spec.arg for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    return Exported(
-        model,
-        tuple(i for i, arg in enumerate(given) if not isinstance(arg, ConstantArgument)),
-        tuple(i for i, arg in enumerate(made) if not isinstance(arg, ConstantArgument)),
-    )
+    outputs = tuple(i for i, arg in enumerate(made) if not isinstance(arg, ConstantArgument))
+    _name_results(model, program.exported_program.call_spec.out_spec, outputs)
+    return Exported(model, tuple(i for i, arg in enumerate(given) if not isinstance(arg, ConstantArgument)), outputs)
 
 
 def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, dropout: bool) -> Any:
@@ -306,6 +304,20 @@ def is_fixed(name: str, value: torch.Tensor) -> bool:
 def _trained_names(module: torch.nn.Module) -> set[str]:
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {name for name, value in named if not is_fixed(name, value)}
+
+
+def _name_results(model: onnx_ir.Model, spec: Any, places: Sequence[int]) -> None:
+    """Give the outputs of a module that returns a dict of tensors its keys as names. ``places``: of each output among the flat
+    results. An output keeps its own name where another value has the key, or where it is an input or a second output too."""
+    if spec is None or spec.type is not dict or spec.num_leaves != spec.num_children:
+        return
+    graph, keys = model.graph, [str(key) for key in spec.context]
+    taken = {value.name for value in graph.inputs} | {*graph.initializers}
+    taken |= {value.name for node in graph.all_nodes() for value in node.outputs}
+    for value, place in zip(graph.outputs, places, strict=True):
+        if keys[place] not in taken and value.producer() is not None and list(graph.outputs).count(value) == 1:
+            taken.add(keys[place])
+            value.name = keys[place]
 
 
 def _tell_apart(model: onnx_ir.Model) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -119,6 +120,19 @@ def largest(m: Any, x: Any) -> Any:
 def test_a_module_is_exported_as_it_trains(body: Callable[[Any, Any], Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     assert dnnc.from_torch(Net(body, torch.float32), (torch.randn(4, 6),), tmp_path / "net.onnx").is_file()
+
+
+def named(m: Any, x: Any) -> dict[str, Any]:
+    scores = x * m.weight
+    return {"logits": scores, "loss": scores.square().mean(), "x": torch.tanh(scores)}
+
+
+@pytest.mark.slow
+def test_results_in_a_dict_have_its_keys_as_names(tmp_path: Path) -> None:
+    """But where an input is called so."""
+    graph = onnx.load(dnnc.from_torch(Net(named, torch.float32), (torch.randn(4, 6),), tmp_path / "net.onnx")).graph
+    assert [one.name for one in graph.output][:2] == ["logits", "loss"]
+    assert "x" in [one.name for one in graph.input]
 
 
 def slope(m: Any, x: Any) -> Any:
