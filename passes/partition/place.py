@@ -141,12 +141,12 @@ class PlacePass(Pass):
             )
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
         bound = plan.bound
-        if value < bound * (1 - TIGHT) and not _searched(plan, context):
-            raise InvalidInput(FalseBound(bound, value), where=plan.name)
         if value < bound and plan.in_steps:
             # The search on meshes counts the update of a weight in each stage that reads it; the trainer makes it in one.
             once = math.fsum(row["sync"] for row in steps)
             bound = max(0.0, bound - once * (plan.microbatches + len(stages) - 1) / plan.microbatches)
+        if value < bound * (1 - TIGHT) and not _searched(plan, context):
+            raise InvalidInput(FalseBound(bound, value), where=plan.name)
         placed = replace(plan, stages=tuple(stages), port_value=port_value)
         placed = assessed(placed, module.entry, value, bound)
         context.count(self.name, value=placed.value, port_value=port_value, interrupted=int(search.interrupted))

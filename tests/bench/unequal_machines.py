@@ -10,6 +10,12 @@ TAG drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX
 - the same on the best set of whole hosts (``subset``); on one device, the best (``one``).
 
 All take the same batch in the same microbatches. Ends with 1 where a plan is slower than one of the others.
+
+``python -m tests.bench.unequal_machines --decoders [LAYERS,DEVICES,TYPES,OBJECTIVE ...]``: decoders in f16 (llama-7b's layers;
+llama-70b of 80) with a context of 1,024 on h100, a100, l4 and t4, up to 8 in a host, whose links differ by type. Of each, worst
+first by experience: processor seconds of the compilation, seconds a token, bound and gap; beside them the best of one device
+alone (``one``), and a pipeline of equal stages of one device each (``equal``), at the best batch of a few, with one group for
+each stage. Ends with 1 where a plan is slower than one of these.
 """
 
 from __future__ import annotations
@@ -20,19 +26,26 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dnnc.compile.decoding import of_tokens, with_states
+from dnnc.compile.decoding.step_of_batch import StepOfBatch
 from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.compile.options import build_pipeline, with_programs
 from dnnc.machines.topology.read import load_topology
 from dnnc.machines.topology.writer import topology_to_toml
 from dnnc.search_tag.cases import drawn
 from dnnc.study.subsets import restricted
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.core.module import Plan
-from ir.core.objectives import TRAINING
+from ir.core.objectives import TOKEN_LATENCY, TOKENS, TRAINING
 from ir.core.topology import Topology
+from passes.costs.network import network
+from passes.partition.decoding import SharedStage, asked_of
+from passes.partition.decoding.problem import shared
 from passes.partition.options import MICROBATCHES
 from tests.bench.machine import header
 
@@ -45,6 +58,16 @@ MODELS = (
     "bert-small,batch=96",
 )
 TESTBED = "preset:tag-testbed"
+DECODERS = tuple(
+    f"{layers},{devices},{types},{objective}"
+    for layers in (32, 80, 8, 2)
+    for devices, types in ((48, 4), (24, 4), (8, 2), (6, 3), (2, 2), (1, 1))
+    for objective in (TOKENS.name, TOKEN_LATENCY.name)
+)
+LINKS = {"h100": (300, 12.5), "a100": (200, 5), "l4": (16, 1.25), "t4": (8, 1.25)}
+"""By type GB/s of a device to its host, and of a host to the network, which its devices share."""
+BATCHES = (1, 4, 16, 64)
+"""Of the pipeline of equal stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +141,98 @@ def row(model: str, file: str, folder: Path) -> Row:
     return Row(batch / plan.value, gap, cpu, search, {name: batch / seconds for name, seconds in others.items()})
 
 
+def machines(devices: int, types: int) -> str:
+    """So many devices of so many types, as a file of a topology."""
+    lines = ["version = 1", 'switches = ["network"]', "[types]"]
+    lines += [f'{name} = "preset:{name}"' for name in (*LINKS,)[:types]]
+    for number, (name, (inside, outside)) in enumerate((*LINKS.items(),)[:types]):
+        left = devices // types + (number < devices % types)
+        for host in range(math.ceil(left / 8)):
+            whole, some = f"{name}h{host}", min(left - 8 * host, 8)
+            lines += ["[[hosts]]", f'name = "{whole}"', "[[devices]]", f'name = "{whole}-{{0..{some - 1}}}"']
+            lines += [f'type = "{name}"', f'host = "{whole}"']
+            lines += ["[[links]]", f'each = "devices of {whole}"', f'to = "{whole}"']
+            lines += [f'bandwidth = "{inside} GB/s"', 'latency = "3 us"']
+            lines += ["[[links]]", f'each = "{whole}"', 'to = "network"', f'bandwidth = "{outside} GB/s"']
+            lines += ['latency = "10 us"', "shared = true"]
+    return "\n".join(lines) + "\n"
+
+
+def decoder(layers: int, file: Path, objective: str) -> CompileOptions:
+    """What is compiled."""
+    model = f"zoo:llama-{'70b' if layers == 80 else '7b'},layers={layers},dtype=f16,cache=inplace,weights=declared"
+    return CompileOptions(model, str(file), file.parent / "plan", objective=objective, context=1024, plan_only=True)
+
+
+def alone(layers: int, topology: Topology, objective: str, folder: Path) -> float:
+    """Seconds a token on the best single device; infinite where none holds all."""
+    found = [math.inf]
+    for name in {device.type: device.name for device in topology.devices}.values():
+        file = folder / "one.toml"
+        file.write_text(topology_to_toml(restricted(topology, (name,))), encoding="utf-8")
+        with suppress(Infeasible):
+            found.append(compile_model(decoder(layers, file, objective), sink=DiagnosticSink()).plan.value)
+    return min(found)
+
+
+def equally(layers: int, topology: Topology, objective: str, folder: Path) -> float:
+    """Seconds a token of the pipeline of equal stages, by the costs of the search."""
+    file = folder / "every.toml"
+    file.write_text(topology_to_toml(topology), encoding="utf-8")
+    options = of_tokens(replace(decoder(layers, file, objective), batch=1, groups=1))
+    step = StepOfBatch(options, with_states(with_programs(build_pipeline(options)), options), topology)
+    sizes = BATCHES if objective == TOKENS.name else (1,)
+    stages = min(len(topology.devices), layers)
+    asked = asked_of({size: step.at(size, 1) for size in sizes}, topology, network(topology), (1, stages))
+    units, left, found = asked.on_links.units, list(asked.on_links.counts), list[SharedStage]()
+    for number in range(stages):
+        kind = next(kind for kind, count in enumerate(left) if count)
+        left[kind] -= 1
+        run = number * units // stages, (number + 1) * units // stages
+        found.append(SharedStage(*run, tuple(int(kind == other) for other in range(len(left)))))
+    groups = stages if objective == TOKENS.name else 1
+    plans = [shared(asked.on_links, found, number, groups) for number in range(len(sizes))]
+    return min((1 / plan.tokens_per_second for plan in plans if plan is not None), default=math.inf)
+
+
+def decoders(asked: Sequence[str]) -> int:
+    """Rows of ``--decoders``; how many plans are slower than one of the others."""
+    print(f"{'decoder':28} {'cpu s':>6} {'us/token':>9} {'bound':>9} {'gap %':>6} {'x one':>6} {'x equal':>7}")
+    slower, gaps = 0, list[float]()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for told in asked:
+            layers, devices, types, objective = told.split(",")
+            file = folder / "machines.toml"
+            file.write_text(machines(int(devices), int(types)), encoding="utf-8")
+            topology = load_topology(str(file), DiagnosticSink())
+            began = time.process_time()
+            try:
+                plan = compile_model(decoder(int(layers), file, objective), sink=DiagnosticSink()).plan
+            except Infeasible as error:
+                print(f"{told:28} no plan fits: {error.diagnostics[0].message[:60]}..", flush=True)
+                continue
+            cpu = time.process_time() - began
+            others = [of(int(layers), topology, objective, folder) / plan.value for of in (alone, equally)]
+            gaps.append(plan.value / plan.bound - 1 if plan.bound else math.inf)
+            slower += min(others) < 1 - 1e-9
+            cells = f"{cpu:>6.1f} {1e6 * plan.value:>9.4g} {1e6 * plan.bound:>9.4g} {100 * gaps[-1]:>6.1f}"
+            print(f"{told:28} {cells} {others[0]:>6.2f} {others[1]:>7.2f}", flush=True)
+    if gaps:
+        print(f"{slower} of {len(gaps)} slower; gap mean {100 * sum(gaps) / len(gaps):.1f} %, worst {100 * max(gaps):.1f} %")
+    return slower
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="training on unequal machines beside data parallel")
     parser.add_argument("--topologies", type=int, default=3, help="drawn at random, beside TAG's testbed")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them; the next have the next numbers")
-    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    parser.add_argument("--decoders", action="store_true", help="plans of tokens, of LAYERS,DEVICES,TYPES,OBJECTIVE")
+    parser.add_argument("models", nargs="*", metavar="MODEL")
     given = parser.parse_args()
     print(header())
+    if given.decoders:
+        return int(decoders(given.models or DECODERS) > 0)
     names = ("all", "plain", "subset", "one")
     heads = "".join(f"{f'x {name}':>9}" for name in names)
     print(f"{'model':24} {'topology':34} {'samples/s':>9}{heads} {'gap %':>6} {'search s':>8} {'cpu s':>6}")
@@ -138,7 +246,7 @@ def main() -> int:
             topology = load_topology(str(file), DiagnosticSink())
             hosts = itertools.groupby(device.name.rpartition("-")[0].partition("-")[2] for device in topology.devices)
             files[f"{seed}: " + " ".join(f"{len(list(some))} {name}" for name, some in hosts)] = str(file)
-        for (told, file), model in itertools.product(files.items(), given.models):
+        for (told, file), model in itertools.product(files.items(), given.models or MODELS):
             try:
                 found = row(model, file, folder)
             except Infeasible as error:

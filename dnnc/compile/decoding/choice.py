@@ -43,7 +43,7 @@ MOST_BETWEEN = 8
 """Batches between the neighbours of the best that are tried then."""
 MOST_GROUPS = 256
 ON_MESHES = 2.0
-"""Seconds of counted work of the search on meshes for one batch, beside the search without them."""
+"""Seconds of counted work of the search on meshes of any shape, for one batch."""
 BETTER = 1.001
 """Tokens a second of a plan on meshes over those of the best plan so far from which on it is chosen."""
 T = TypeVar("T")
@@ -165,8 +165,10 @@ def _with_meshes(
     """The best of ``alone``, the choice on single devices and replicas, and of a few plans on meshes; None where nothing fits.
     ``search``: the pass ``partition``. Numbers of groups are tried until more have no more tokens a second."""
     asked: dict[str, Any] = {field.name: getattr(search, field.name) for field in fields(MeshOptions)}
+    if not search.shape:
+        asked |= {"time_limit": min(search.time_limit or ON_MESHES, ON_MESHES)}
     if search.mesh == ANY_FORM:
-        asked |= {"mesh": ANY_MESH, "replicas": 1, "time_limit": min(search.time_limit or ON_MESHES, ON_MESHES)}
+        asked |= {"mesh": ANY_MESH, "replicas": 1}
     meshes, devices = type(search)(**asked), len(step.topology.devices)
     most = devices // math.prod(read_shape(meshes.shape, devices) if meshes.shape else (1,))
     numbers = [groups[0]]

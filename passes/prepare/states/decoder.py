@@ -17,7 +17,7 @@ from passes.graph.graph import renamed
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, OneForAll, TooFewPositions
 from passes.prepare.states.masks import Masks, array_of
-from passes.prepare.states.pairs import Pair
+from passes.prepare.states.pairs import Pair, passing
 from passes.prepare.states.roles import Role, roles_of
 from passes.prepare.states.writer import StepWriter
 
@@ -31,6 +31,8 @@ BRANCH = "decoding.branch"
 TABLES = {GROUP_QUERY: (7, 8), "onnx.com.microsoft.RotaryEmbedding": (2, 3)}
 """Operands that have a row for each position: cosines and sines."""
 SAME_NUMBERS = frozenset(f"onnx.{name}" for name in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+ELEMENTWISE = frozenset(f"onnx.{name}" for name in ("Add", "Cast", "Cos", "Div", "Identity", "Mul", "Neg", "Sin", "Sub"))
+"""Ops that a value of each position may go through, of which the first dimension stays the batch."""
 QUERY_LENGTHS = 16
 """The operand of GroupQueryAttention with the number of new tokens of each sequence."""
 I64 = DType.I64
@@ -102,10 +104,11 @@ class Decoder:
         sources = {f"%{pair.source}" for pair in self.axes}
         kept = [arg for arg in self.func.args if arg not in self.others or arg.name in sources or arg in self.given]
         ops, results = self.by_token(ops)
+        unchanged = passing(self.func)
         entry = replace(
             entry,
             args=(replace(self.ids, type=TensorType(I64, _shape(self.ids))), self.writer.position, *kept),
-            results=results,
+            results=tuple(value for value in results if value.name not in unchanged),
             ops=(*_used(self.writer.ahead, ops), *ops),
             attributes=attributes(
                 {key: value for key, value in {**dict(entry.attributes), **facts}.items() if key != RELATIVE}
@@ -171,10 +174,15 @@ class Decoder:
                 places.update(value.name for value in op.results)
             elif op.name == "onnx.Gather" and op.operands[1] in places and op.get("axis", 0) == 0:
                 tables = [op.operands[0]]
-            for table in (self.module.resources[name] for name in tables if name in self.module.resources):
-                rows = table.type.shape[0] if isinstance(table.type, TensorType) and table.type.shape else None
-                if isinstance(rows, int) and rows < self.context:
-                    raise InvalidInput(TooFewPositions(table.name, rows, self.context), where=op.location.node or op.id)
+            for name in tables:
+                self.require_rows(name, op)
+
+    def require_rows(self, name: str, op: Op) -> None:
+        """Raises InvalidInput where ``name``, of which ``op`` reads rows by positions, is a table of too few."""
+        type_ = self.module.resources[name].type if name in self.module.resources else None
+        rows = type_.shape[0] if isinstance(type_, TensorType) and type_.shape else None
+        if isinstance(rows, int) and rows < self.context:
+            raise InvalidInput(TooFewPositions(name, rows, self.context), where=op.location.node or op.id)
 
     def counted_lengths(self, arg: Value) -> None:
         """Raises InvalidInput for a step of several tokens that see each other, whatever their order."""
@@ -197,32 +205,50 @@ class Decoder:
             and array.shape[-1:] in ((), (self.step,))
             and (array == expected).all()
         }
-        found, widened = [], dict[str, Value]()
+        found, shapes, looked_up = [], dict[str, tuple[int, ...]](), False
         for op in ops:
             read = [name for name in op.operands if name in constants and (constants[name] or op.name == "onnx.Gather")]
             if read:
-                shape = (self.batch, self.step, *_shape(op.results[0])[-1:])
                 if op.name != "onnx.Gather" or op.get("axis", 0) or read != [op.operands[1]] or not constants[read[0]]:
                     raise self.unknown_positions(source)
-                type_ = op.results[0].type
-                assert isinstance(type_, TensorType)
-                op = replace(
-                    op,
-                    operands=(op.operands[0], self.writer.places()),
-                    results=(Value(op.results[0].name, replace(type_, shape=shape)),),
-                )
-                widened[op.results[0].name] = op.results[0]
-            elif widened.keys() & set(op.operands) and (
-                op.name != "onnx.Add" or _shape(op.results[0])[:2] != (self.batch, self.step)
-            ):
-                raise self.unknown_positions(source)
+                self.require_rows(op.operands[0], op)
+                looked_up, shape = True, (self.batch, self.step, *_shape(op.results[0])[-1:])
+                if shape != _shape(op.results[0]):
+                    shapes[op.results[0].name] = shape
+                op = _of_shapes(replace(op, operands=(op.operands[0], self.writer.places())), [shape])
+            elif shapes.keys() & set(op.operands):
+                of_batch = self.of_batch(op, shapes)
+                if of_batch is None:
+                    raise self.unknown_positions(source)
+                op = of_batch
             found.append(op)
         counts = any(op.name == "onnx.CumSum" for op in ops)
-        if not widened and counts and self.step > 1:
+        if not looked_up and counts and self.step > 1:
             raise self.unknown_positions(source, "counts those of several tokens by its mask")
-        if not widened and not counts and required:
+        if not looked_up and not counts and required:
             raise self.unknown_positions(source, "which of its numbers follow from the length of its past is not known")
         return found
+
+    def of_batch(self, op: Op, shapes: dict[str, tuple[int, ...]]) -> Op | None:
+        """``op``, which reads values that were ``[1, ..]`` and are now ``[B, ..]``: ``shapes`` has them, and gets those of its
+        results. None where the first dimension of its results may be another than theirs."""
+        read, rank = [shapes.get(name) for name in op.operands], len(_shape(op.results[0]))
+        added, axes = 0, tuple[int, ...]()
+        if op.name == "onnx.Unsqueeze" and op.operands[1] in self.module.resources:
+            array = array_of(self.module.resources[op.operands[1]])
+            axes = tuple(int(axis) % rank for axis in array.flat) if array is not None else (0,)
+            added = len(axes)
+        elif op.name == "onnx.Split" or (op.name == "onnx.Concat" and None not in read):
+            axes = (int(op.get("axis", 0)) % rank,)
+        elif op.name == "onnx.Transpose":
+            axes = (0,) if op.get("perm", (1,))[0] else ()
+        elif op.name not in ELEMENTWISE:
+            return None
+        if 0 in axes or any(shape is not None and len(shape) + added != rank for shape in read):
+            return None
+        made = [(self.batch, *_shape(value)[1:]) for value in op.results]
+        shapes.update((one.name, shape) for one, shape in zip(op.results, made, strict=True) if shape != _shape(one))
+        return _of_shapes(op, made)
 
     def unknown_positions(
         self, source: str, how: str = "computes positions from the length of its past in a way unknown to dnnc"
@@ -282,6 +308,15 @@ def _used(ahead: Sequence[Op], ops: Sequence[Op]) -> list[Op]:
             read.update(op.operands)
             kept.append(op)
     return kept[::-1]
+
+
+def _of_shapes(op: Op, shapes: Sequence[tuple[int, ...]]) -> Op:
+    """``op`` with results of these shapes."""
+    results = []
+    for value, shape in zip(op.results, shapes, strict=True):
+        assert isinstance(value.type, TensorType)
+        results.append(replace(value, type=replace(value.type, shape=shape)))
+    return replace(op, results=tuple(results))
 
 
 def _is_float(value: Value) -> bool:

@@ -148,6 +148,11 @@ class Masks:
         no query sees."""
         if op.name in BY_ELEMENT and len(set(tags)) == 1:
             return tags[0]
+        if op.name in ("onnx.Gather", "onnx.Split") and tags == [CACHE]:
+            shape = self._shape(op.operands[0])
+            axis = op.get("axis", 0) % max(len(shape), 1)
+            if axis and shape[axis : axis + 1] != (self.decoder.context,):
+                return CACHE  # keys or values of a cache that holds both
         if op.name in ("onnx.MatMul", "onnx.com.microsoft.FusedMatMul") and len(tags) == 1 and tags[0] == CACHE:
             return SCORES
         if op.name == "onnx.MatMul" and sorted(tags) == [CACHE, WEIGHTS]:

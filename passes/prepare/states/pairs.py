@@ -48,10 +48,19 @@ class Pair:
 
 def caches(func: Func) -> tuple[Pair, ...]:
     """The key/value caches of a decoder among the inputs of ``func``, in their order; those of its attribute ``caches`` have
-    the names that it states."""
+    the names that it states. What passes through unchanged, as an encoder's keys and values may, is none."""
+    unchanged = passing(func)
     texts = next((attribute.value for key, attribute in func.attributes if key == CACHES), ())
     stated: dict[str, str] = dict(text.split("=", 1) for text in texts)
-    return tuple(_recognised(func, lambda source: [stated[source]] if source in stated else _cache_results(source)))
+    found = _recognised(func, lambda source: [stated[source]] if source in stated else _cache_results(source))
+    return tuple(pair for pair in found if unchanged.get(f"%{pair.result}") != f"%{pair.source}")
+
+
+def passing(func: Func) -> dict[str, str]:
+    """The results of ``func`` that are arguments of it unchanged, with these (names with ``%``)."""
+    args = {arg.name for arg in func.args}
+    same = {op.results[0].name: op.operands[0] for op in func.ops if op.name == "onnx.Identity" and op.operands[0] in args}
+    return {value.name: same[value.name] for value in func.results if value.name in same}
 
 
 def recurrent(func: Func) -> tuple[Pair, ...]:

@@ -240,3 +240,16 @@ def test_replicas_that_do_not_fit_hide_no_plan_without_them(tmp_path: Path) -> N
         return compile_model(asked).plan.value
 
     assert value("free") <= value("without", replicas=1) * (1 + TIGHT)
+
+
+@pytest.mark.slow
+def test_a_weight_of_two_stages_leaves_a_plan_that_is_replayed(tmp_path: Path) -> None:
+    """The search on meshes counts its update in both stages, the trainer makes it in one: the plan is below the bound of what
+    is counted in both."""
+    gpt2 = "zoo:gpt2,layers=2,hidden=64,heads=2,vocab=1000,positions=32,seq=16,batch=4,weights=declared"
+    step: dict[str, Any] = {"objective": "training", "microbatches": 4, "mesh": "auto", "stages": 3}
+    first = compile_model(CompileOptions(gpt2, "preset:h100x3", tmp_path / "first", plan_only=True, **step)).plan
+    replayed = CompileOptions(gpt2, "preset:h100x3", tmp_path / "again", plan_only=True, plan=tmp_path / "first" / "plan.json")
+    again = compile_model(replayed).plan
+    assert again.value == pytest.approx(first.value)
+    assert again.bound <= again.value

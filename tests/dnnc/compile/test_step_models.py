@@ -20,21 +20,21 @@ from tests.dnnc.compile.test_decoding import opened
 WORDS, WIDTH, CONTEXT, BATCH = 11, 4, 8, 2
 MODEL = """
 <ir_version: 10, opset_import: ["" : {opset}]>
-decoder ({ids}[batch, step] input_ids, float[batch, 1, past, 4] past_key)
-    => (float[{logits}] logits, float[batch, 1, total, 4] present_key)
+decoder ({ids}[batch, step] input_ids, float[{past}] past_key)
+    => (float[{logits}] logits, float[{present}] present_key)
 <
-    int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 four = {{4}},
+    int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 three = {{3}}, int64 four = {{4}},
     int64[1] first_axis = {{0}}, int64[1] head = {{1}}, int64[1] last = {{3}}, int64[1] end = {{9999}}
 >
 {{
     sizes = Shape (past_key)
-    begin = Gather (sizes, two)
+    begin = Gather (sizes, {place})
     word = Gather (table, input_ids)
     {token}
     query = Unsqueeze (token, head)
-    present_key = Concat <axis = 2> (past_key, query)
+    {cache}
     grown = Shape (present_key)
-    length = Gather (grown, two)
+    length = Gather (grown, {place})
     keys = Range (zero, length, one)
     queries = Range (begin, length, one)
     rows = Unsqueeze (queries, head)
@@ -73,6 +73,7 @@ ATTENTION = """turned = Transpose <perm = [0, 1, 3, 2]> (present_key)
 ONE_OPERATOR = """added = Where (mask, bias, lowest)
     mixed = Attention <scale = 1.0> (query, present_key, present_key, added)"""
 UNBIASED = ATTENTION.replace("Add (product, bias)", "Identity (product)")
+OF_BOTH = UNBIASED.replace("(present_key)", "(own_keys)").replace("(weights, present_key)", "(weights, own_values)")
 NUMBERS = """tokens = Shape (input_ids)
     count = Gather (tokens, one)
     after = Add (begin, count)
@@ -80,6 +81,25 @@ NUMBERS = """tokens = Shape (input_ids)
 LEARNED = f"""{NUMBERS}
     place = Gather (places, numbers)
     token = Add (word, place)"""
+TURNED = f"""{NUMBERS}
+    row = Unsqueeze (numbers, first_axis)
+    place = Gather (places, row)
+    angle = Cos (place)
+    apart = Unsqueeze (angle, head)
+    columns = Transpose <perm = [0, 1, 3, 2]> (apart)
+    left, right = Split <axis = 2, num_outputs = 2> (columns)
+    joined = Concat <axis = 2> (right, left)
+    factors = Transpose <perm = [0, 1, 3, 2]> (joined)
+    wide = Unsqueeze (word, head)
+    moved = Mul (wide, factors)
+    token = Squeeze (moved, head)"""
+BOTH = """minus = Neg (query)
+    keyed = Unsqueeze (query, head)
+    valued = Unsqueeze (minus, head)
+    new = Concat <axis = 1> (keyed, valued)
+    present_key = Concat <axis = 3> (past_key, new)
+    own_keys = Gather <axis = 1> (present_key, zero)
+    own_values = Gather <axis = 1> (present_key, one)"""
 FROM_TWO = f"""{NUMBERS}
     shifted = Add (numbers, two)
     place = Gather (places, shifted)
@@ -93,6 +113,8 @@ ONE = """place = Gather (places, begin)
     token = Add (word, place)"""
 PLAIN = {
     **{"ids": "int64", "logits": "batch, step, 11", "window": "mask = Identity (causal)", "ending": "logits = Identity (all)"},
+    **{"past": "batch, 1, past, 4", "present": "batch, 1, total, 4", "place": "two"},
+    "cache": "present_key = Concat <axis = 2> (past_key, query)",
     **{"opset": "18", "attention": ATTENTION, "token": "token = Identity (word)", "bias": CUT},
 }
 
@@ -141,10 +163,15 @@ def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     "parts",
     [
         {"token": LEARNED, "window": WINDOW, "attention": UNBIASED},
+        {"token": TURNED, "attention": UNBIASED},
         {"attention": UNBIASED},
         {"attention": UNBIASED.replace("Where (mask, scored, lowest)", "Identity (scored)")},
+        {
+            **{"past": "batch, 2, 1, past, 4", "present": "batch, 2, 1, total, 4", "place": "three"},
+            **{"cache": BOTH, "attention": OF_BOTH},
+        },
     ],
-    ids=["positions beside a window", "a causal mask alone", "no mask and no positions"],
+    ids=["positions beside a window", "positions for each sequence", "a causal mask alone", "no mask and no positions", "both"],
 )
 def test_steps_and_chunks_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", ids="int32", **parts)
@@ -173,8 +200,9 @@ def test_a_window_of_a_chunk_that_is_too_large_to_be_judged_is_refused(tmp_path:
 def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
     """A program of each of these lengths in turn computes, of its last token, what the file does."""
     whole, position = opened(folder / "m.onnx"), 0
+    shape = [CONTEXT if size == "past" else BATCH if size == "batch" else size for size in whole.get_inputs()[1].shape]
     ids = np.random.default_rng(1).integers(0, WORDS, (BATCH, CONTEXT))
-    kept = np.full((BATCH, 1, CONTEXT, WIDTH), 7, np.float32)  # what lies there is never seen
+    kept = np.full(shape, 7, np.float32)  # what lies there is never seen
     for length in lengths:
         program = opened(folder / "b" / "stages" / ("stage0.onnx" if length == 1 else "stage0.prompt.onnx"))
         new = ids[:, position : position + length]
@@ -182,6 +210,41 @@ def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
         logits, kept = map(np.asarray, program.run(["logits", "present_key"], feeds))
         position += length
         np.testing.assert_allclose(logits[:, -1], expected(whole, ids[:, :position]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_context_longer_than_a_table_of_positions_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", token=LEARNED, attention=UNBIASED)
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=601)
+    with pytest.raises(InvalidInput, match="the model knows 600 positions, by @places, fewer than the 601"):
+        compile_model(options, sink=DiagnosticSink())
+
+
+def test_what_an_encoder_gives_may_pass_through(tmp_path: Path) -> None:
+    """As a file has it that holds a decoder's first step, too: the output is the input, and no state of a step."""
+    write(tmp_path / "m.onnx", attention=UNBIASED, ending="first = Identity (all)")
+    model = onnx.load(tmp_path / "m.onnx")
+    given, result = "past_key_values.0.encoder.key", "present.0.encoder.key"
+    shape = ["batch", 1, 3, WIDTH]
+    model.graph.input.append(onnx.helper.make_tensor_value_info(given, onnx.TensorProto.FLOAT, shape))
+    model.graph.output.append(onnx.helper.make_tensor_value_info(result, onnx.TensorProto.FLOAT, shape))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "inner"))
+    model.graph.node.extend(
+        [
+            onnx.helper.make_node("Identity", [given], [result]),
+            onnx.helper.make_node("ReduceSum", [given, "inner"], ["sums"], keepdims=0),
+            onnx.helper.make_node("Unsqueeze", ["sums", "head"], ["scale"]),
+            onnx.helper.make_node("Mul", ["first", "scale"], ["logits"]),
+        ]
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    compile_model(CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT))
+    step, whole, rng = opened(tmp_path / "b" / "stages" / "stage0.onnx"), opened(tmp_path / "m.onnx"), np.random.default_rng(0)
+    assert [output.name for output in step.get_outputs()] == ["logits", "present_key"]
+    feeds = {"input_ids": np.array([[3]]), given: rng.standard_normal((1, 1, 3, WIDTH)).astype(np.float32)}
+    kept = np.zeros((1, 1, CONTEXT, WIDTH), np.float32)
+    (wanted,) = whole.run(["logits"], {**feeds, "past_key": kept[:, :, :0]})
+    (logits,) = step.run(["logits"], {**feeds, "past_key": kept, "position": np.array([0])})
+    np.testing.assert_allclose(np.asarray(logits), np.asarray(wanted), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("token", [FROM_TWO, SLICED, ONE], ids=["from two", "sliced", "one"])
@@ -213,6 +276,7 @@ def test_a_part_of_a_table_that_is_too_large_to_be_judged_is_refused(
 def expected(whole: onnxruntime.InferenceSession, ids: Array) -> Array:
     """The logits behind these tokens, by the file without a past."""
     kind = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}[whole.get_inputs()[0].type]
-    feeds = {"input_ids": ids.astype(kind), "past_key": np.zeros((BATCH, 1, 0, WIDTH), np.float32)}
+    shape = [0 if size == "past" else BATCH if size == "batch" else size for size in whole.get_inputs()[1].shape]
+    feeds = {"input_ids": ids.astype(kind), "past_key": np.zeros(shape, np.float32)}
     logits = np.asarray(whole.run(["logits"], feeds)[0])
     return logits[:, -1] if logits.ndim == 3 else logits

@@ -84,6 +84,7 @@ def exported(
     for node in model.graph:
         _state(node, nodes.get(_origin(node)))
     _unchain(model)
+    _name_tied(model, module)
     _fix(model, _trained_names(module))
     _quiet(model)
     model.producer_name, model.producer_version = FROM_TORCH, f"pytorch {torch.__version__}"
@@ -318,6 +319,16 @@ def _name_results(model: onnx_ir.Model, spec: Any, places: Sequence[int]) -> Non
         if keys[place] not in taken and value.producer() is not None and list(graph.outputs).count(value) == 1:
             taken.add(keys[place])
             value.name = keys[place]
+
+
+def _name_tied(model: onnx_ir.Model, module: torch.nn.Module) -> None:
+    """Give each tied weight the first of its names, as ``named_parameters`` does; the exporter takes another."""
+    initializers, first = model.graph.initializers, {id(value): name for name, value in module.named_parameters()}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if (named := first[id(parameter)]) not in initializers and name in initializers:
+            value = initializers.pop(name)
+            value.name = named
+            initializers[named] = value
 
 
 def _tell_apart(model: onnx_ir.Model) -> None:

@@ -135,6 +135,23 @@ def test_results_in_a_dict_have_its_keys_as_names(tmp_path: Path) -> None:
     assert "x" in [one.name for one in graph.input]
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.middle, self.head = nn.Embedding(11, 6), nn.Linear(6, 6), nn.Linear(6, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.tanh(self.middle(self.table(x))))
+
+
+@pytest.mark.slow
+def test_a_tied_weight_has_the_name_that_its_module_gives_it_first(tmp_path: Path) -> None:
+    """So names of groups and of frozen weights are those of ``named_parameters``."""
+    file = dnnc.from_torch(Tied(), (torch.randint(0, 11, (4, 5)),), tmp_path / "net.onnx")
+    assert {one.name for one in onnx.load(file).graph.initializer} == {name for name, _ in Tied().named_parameters()}
+
+
 def slope(m: Any, x: Any) -> Any:
     return torch.autograd.grad((x * m.weight).sum(), x, create_graph=True)[0] * x
 
