@@ -51,6 +51,9 @@ _OF_SIZES = ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "
 OF_SIZES = frozenset({GROUP_QUERY, *(f"onnx.{name}" for name in _OF_SIZES)})
 """Operators whose integers are sizes; the length of all positions is one for GroupQueryAttention."""
 
+SCATTERS = ("onnx.ScatterElements", "onnx.ScatterND")
+"""Operators that write a cache of full length, as a static cache of ``transformers`` has it."""
+
 
 def keeps_states(options: CompileOptions) -> bool:
     return options.context is not None or bool(options.states)
@@ -150,6 +153,10 @@ def sized(options: CompileOptions, step: int = 1, read: Func | None = None) -> C
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
     makers = {value.name: op for op in func.ops for value in op.results}
     if pairs and all(pair.grows is None and cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
+        for pair in pairs:
+            if (maker := makers.get(f"%{pair.result}")) is not None and maker.name in SCATTERS:
+                reason = f"{maker.id} ({maker.name.removeprefix('onnx.')}) writes it, and TensorScatter alone is known to do so"
+                raise InvalidInput(CacheNotInPlace(pair.source, reason), where=maker.location.node or maker.id)
         raise InvalidInput(NoCaches(", ".join(pair.source for pair in pairs[:4])), where="--context")
     _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)

@@ -212,6 +212,21 @@ def assert_computed(folder: Path, lengths: Sequence[int]) -> None:
         np.testing.assert_allclose(logits[:, -1], expected(whole, ids[:, :position]), rtol=1e-4, atol=1e-5)
 
 
+def test_a_static_cache_is_refused(tmp_path: Path) -> None:
+    """It is no recurrent state, though its size stays."""
+    cache = """slots = Unsqueeze (input_ids, places_axes)
+    wide = Shape (query)
+    numbers = Expand (slots, wide)
+    present_key = ScatterElements <axis = 2> (past_key, numbers, query)"""
+    write(tmp_path / "m.onnx", cache=cache, present="batch, 1, past, 4", attention=UNBIASED)
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 3]), "places_axes"))
+    onnx.save(model, tmp_path / "m.onnx")
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT)
+    with pytest.raises(InvalidInput, match=r"E4106\]: the cache past_key .* \(ScatterElements\) writes it"):
+        compile_model(options, sink=DiagnosticSink())
+
+
 def test_a_context_longer_than_a_table_of_positions_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", token=LEARNED, attention=UNBIASED)
     options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=601)
