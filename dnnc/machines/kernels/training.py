@@ -7,6 +7,8 @@ kernels that ``dnnc train`` calls (``profile``). Their operands come from memory
   adds up to the seconds that they took, each as often as its model has it, without those in which weights come from memory and
   gradients are added up (``passes.costs.op_time``). Passes that wait for memory are left out.
 - *launch*: the time of an op in a long chain of small ones.
+- *rate* of bf16, where the type states none, as ONNX Runtime multiplies none on CPUs: a product of square matrices, at the
+  efficiency of ``matmul-training``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from dnnc.machines.probes import NotRun, Probes, probes
 from dnnc.machines.profile import Segment, run_on_torch, training_segments
-from dnnc.machines.samples import CHAIN, FLOPS, ZOO, chained, training_step
+from dnnc.machines.samples import CHAIN, FLOPS, ZOO, chained, product, training_step
 from dnnc.machines.topology.writer import Notes
 from ir.core.facets import Cost
 from ir.core.module import Module
@@ -31,6 +33,8 @@ ROUNDS = 5
 """Runs of each pass that count."""
 TIMED = ("conv", "matmul", "norm", "pool", "softmax", "elementwise")
 """Classes of kernels that are measured."""
+NARROW, SIDE = "bf16", 1024
+"""The element type whose products are timed here, and the side of their matrices."""
 _LARGEST = 1 << 29
 """Most bytes of a pass that is measured."""
 
@@ -67,7 +71,7 @@ class _Class:
 def of_torch(
     running: Probes, type_: DeviceType, modules: Sequence[Module], progress: Callable[[str, float | None], None]
 ) -> tuple[DeviceType, Notes]:
-    """A type with ``launch`` and the efficiencies of training, and notes on both."""
+    """A type with ``launch``, the efficiencies of training, and a rate of bf16; and notes on what is measured."""
     chains = [_seconds(running, segment) for segment in map(_chain, (1, CHAIN + 1))]
     launch = max(0.0, chains[1] - chains[0]) / CHAIN
     type_ = replace(type_, launch=float(f"{launch:.3g}"))
@@ -91,7 +95,21 @@ def of_torch(
         (f"types.{type_.name}", "launch"): f"measured: a kernel of torch in a chain of {CHAIN}",
         (f"types.{type_.name}", "efficiency"): f"in training: {told} of torch",
     }
-    return replace(type_, efficiency=table), notes
+    type_ = replace(type_, efficiency=table)
+    if NARROW not in dict(type_.rates) and (rate := _rate(running, dict(table).get(f"matmul{TRAINING}", 1.0))):
+        type_ = replace(type_, rates=tuple(sorted((*type_.rates, (NARROW, rate)))))
+        notes[f"types.{type_.name}", "rates"] = f"{NARROW}: products of torch"
+    return type_, notes
+
+
+def _rate(running: Probes, efficiency: float) -> float:
+    """Flop/s of ``NARROW`` of which products reach ``efficiency``; 0 where torch multiplies none."""
+    work = product(NARROW, SIDE)
+    try:
+        seconds = _seconds(running, Segment("product", work.module, work.module.entry, 1, 0.0, 0, work.op.name, ""))
+    except NotRun:
+        return 0.0
+    return float(f"{work.cost.flops / seconds / efficiency:.3g}")
 
 
 def _timed(modules: Sequence[Module], type_: DeviceType) -> Iterator[tuple[str, Segment, float, float, float]]:

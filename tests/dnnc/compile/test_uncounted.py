@@ -82,7 +82,7 @@ def test_nothing_on_cpus_and_in_training(topology: str, objective: str, tmp_path
 CORE = """version = 1
 [types.core]
 kind = "cpu"
-rates = { f32 = "100 GFLOP/s", bf16 = "100 GFLOP/s" }
+rates = { f32 = "100 GFLOP/s", f16 = "100 GFLOP/s", bf16 = "100 GFLOP/s" }
 memory_bandwidth = "10 GB/s"
 [[devices]]
 name = "core0"
@@ -90,7 +90,7 @@ type = "core"
 """
 
 
-@pytest.mark.parametrize(("dtype", "told"), [("", ""), ("bf16", "how PyTorch multiplies bf16 on a CPU")])
+@pytest.mark.parametrize(("dtype", "told"), [("bf16", ""), ("f16", "how PyTorch multiplies f16 on a CPU")])
 def test_narrow_products_of_a_training_step_on_a_cpu(dtype: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "core.toml").write_text(CORE)
     found = uncounted(str(tmp_path / "core.toml"), tmp_path, "training", dtype=dtype)

@@ -178,6 +178,8 @@ def test_training_is_measured_by_torch() -> None:
     assert {"matmul-training", "matmul-backward"} <= set(dict(type_.efficiency))
     assert all(0 < fraction <= 1 for _, fraction in type_.efficiency)
     assert notes[f"types.{type_.name}", "efficiency"].endswith("matmul-training of torch")
+    assert dict(type_.rates)["bf16"] > 0  # as 'dnnc train --dtype bf16' asks for
+    assert notes[f"types.{type_.name}", "rates"].endswith("bf16: products of torch")
 
 
 def test_rates_and_efficiencies_say_what_the_ops_took() -> None:
