@@ -17,7 +17,7 @@ over, are all tried first.
 Where costs at borders make a longer run cheaper, the quick programme asks for the least of all longer runs.
 
 Many devices of many types have too many vectors. Devices of a type are then taken in *bundles* of one stage each; the plan is
-the best of bundles, and the bound is what all devices could make without borders, memory and whole groups (``unbundled``).
+the best of bundles, and the bound is what all devices could cover, each of the run that suits it best (``covered``).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from passes.partition.decoding.problem import (
     SharedStage,
     bundled,
     on_one_device,
+    runs,
     shared,
     vectors,
 )
@@ -64,6 +65,8 @@ BEYOND = 1 + 1e-9
 """For rounding."""
 MOST_STATES = 20_000
 """Vectors of bundles of devices by type, at most."""
+MOST_COVERED = 200
+"""Boxes that are bounded by what devices cover."""
 MOST_TRANSITIONS = 250_000
 """Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
 
@@ -166,22 +169,53 @@ class DecodingSearch(Anytime[DecodingPlan]):
         return self.best
 
     def unbundled(self) -> float:
-        """Where devices are in bundles, a rate that no plan of any devices is above. A device of speed p, one over the seconds
-        per token of all units it runs, makes p times the least of a unit's seconds times speed, so that
-
-            rate <= sum of all speeds / sum over units of the least seconds times speed,
-
-        and a group takes no less than its path over the fastest devices. 0 without bundles."""
+        """Where devices are in bundles, a rate that no plan of any devices is above, by what they cover (``covered``), box by
+        box; 0 without bundles."""
         if self.all_devices:
             return 0.0
-        last = len(self.problem.batches) - 1
-        seconds, hop = self.problem.least(self.problem.seconds, 0, last), self.problem.least(self.problem.hops, 0, last)[0]
-        whole = np.where(np.isinf(seconds), 0.0, seconds).sum(axis=1, keepdims=True)
-        speeds = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
-        work = float(np.where(np.isinf(seconds), np.inf, seconds * speeds).min(axis=0).sum())
-        path = float(self.tables(0, last).rest[0] + hop)
-        together = float(np.dot(self.problem.counts, speeds[:, 0])) / work if work else math.inf
-        return min(together, self.problem.groups[1] / path if path > 0 else math.inf)
+        whole = 0, len(self.problem.batches) - 1, *self.problem.groups
+        heap = [(-self.covered(*whole, math.inf), whole)]
+        for _ in range(MOST_COVERED):
+            most, ranges = -heap[0][0], heap[0][1]
+            if most <= self.rate * (1 + self.gap) or (ranges[0] == ranges[1] and ranges[2] == ranges[3]):
+                break
+            heapq.heappop(heap)
+            for half in self.halves(*ranges):
+                heapq.heappush(heap, (-self.covered(*half, most), half))
+        return max(-heap[0][0], self.rate)
+
+    def covered(self, low: int, high: int, few: int, many: int, known: float) -> float:
+        """A rate that no plan of a box is above, at most ``known``. In a plan of rate x a device takes of its run at most
+        y = min(sets / G, 1 / (x t), 1) of the groups, whole ones, those of a stage together all. So for any weights of units,
+        which a run has the sum of,
+
+            sum over devices of the largest y times weight of any run >= the weight of all units.
+
+        Weights are the seconds of units on each type."""
+        tables, pairs = self.tables(low, high), np.triu_indices(self.problem.units, 1, self.problem.units + 1)
+        seconds, sets = (values[:, pairs[0], pairs[1]] for values in (tables.runs.seconds, tables.runs.sets))
+        alone = self.problem.least(self.problem.seconds, low, high)
+        weights = [runs(own / own.sum())[pairs] for own in alone if 0 < own.sum() < math.inf]
+        held, counts = np.clip(sets / few, 0.0, 1.0), np.array(self.problem.counts)
+
+        def suffices(rate: float) -> bool:
+            with np.errstate(divide="ignore"):
+                taken = np.minimum(held, 1 / (rate * seconds))
+            if few == many:
+                taken = np.floor(taken * (few * BEYOND)) / few
+            return all(float(counts @ (taken * own).max(axis=1)) >= 1 / BEYOND for own in weights)
+
+        path = float(tables.rest[0] + tables.hops[0])
+        most = min(known, many / path if path > 0 else math.inf, 1e12)
+        if suffices(most):
+            return most
+        least = most
+        while not suffices(least) and least > 1e-12:
+            most, least = least, least / 2
+        while most > least * (1 + COARSE / 4):
+            middle = math.sqrt(least * most)
+            least, most = (middle, most) if suffices(middle) else (least, middle)
+        return most
 
     def branch(self) -> None:
         """Looks through all boxes; an interrupt leaves the bound of what is left."""
@@ -206,8 +240,8 @@ class DecodingSearch(Anytime[DecodingPlan]):
             if box.low == box.high and box.few == box.many:
                 left = max(left, self.improve(tables, box.few, box.most))
                 continue
-            for half in self.halves(box):
-                if half.most > self.rate * (1 + self.gap):
+            for ranges in self.halves(box.low, box.high, box.few, box.many):
+                if (half := self.box(*ranges, box.most)).most > self.rate * (1 + self.gap):
                     heapq.heappush(heap, half)
         most = max(left, heap[0].most if heap else 0.0, self.rate * (1 + self.gap))
         if self.best is not None:
@@ -247,22 +281,18 @@ class DecodingSearch(Anytime[DecodingPlan]):
         most = self.highest(self.tables(low, high), few, many, most)
         return _Box((-most, self.boxes), low, high, few, many)
 
-    def halves(self, box: _Box) -> Iterator[_Box]:
+    def halves(self, low: int, high: int, few: int, many: int) -> Iterator[tuple[int, int, int, int]]:
         """Both halves of a box, by batches or by groups, of which it has more."""
         sizes = self.problem.batches
-        if box.low < box.high and sizes[box.high] * box.few >= box.many * sizes[box.low]:
-            wanted = math.sqrt(sizes[box.low] * sizes[box.high])
-            middle = next((n for n in range(box.high - 1, box.low, -1) if sizes[n] <= wanted), box.low)
-            yield self.box(box.low, middle, box.few, box.many, box.most)
-            yield self.box(middle + 1, box.high, box.few, box.many, box.most)
-        elif box.few < box.many:
-            middle = min(math.isqrt(box.few * box.many), box.many - 1)
-            yield self.box(box.low, box.high, box.few, middle, box.most)
-            yield self.box(box.low, box.high, middle + 1, box.many, box.most)
-        else:
-            middle = (box.low + box.high) // 2
-            yield self.box(box.low, middle, box.few, box.many, box.most)
-            yield self.box(middle + 1, box.high, box.few, box.many, box.most)
+        if few < many and (low == high or sizes[high] * few < many * sizes[low]):
+            middle = min(math.isqrt(few * many), many - 1)
+            yield from ((low, high, few, middle), (low, high, middle + 1, many))
+            return
+        middle = (low + high) // 2
+        if sizes[high] * few >= many * sizes[low]:
+            wanted = math.sqrt(sizes[low] * sizes[high])
+            middle = next((n for n in range(high - 1, low, -1) if sizes[n] <= wanted), low)
+        yield from ((low, middle, few, many), (middle + 1, high, few, many))
 
     def tables(self, low: int, high: int) -> _Tables:
         if (low, high) not in self.known:
