@@ -125,7 +125,7 @@ def test_answers_go_on_whatever_is_killed(tmp_path: Path) -> None:
         for request, answer in zip(REQUESTS, answers, strict=True):
             most = SIZES.context - len(request.ids)
             assert list(answer) == drawn(request, min(request.max_tokens or most, most), SIZES.context)
-        assert decoder.told == ["W0637"] * 3
+        assert decoder.told in (["W0637"] * 2, ["W0637"] * 3)  # of two losses the second may be seen with the first
 
 
 @pytest.mark.slow
