@@ -9,7 +9,7 @@ import numpy as np
 
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Module
+from ir.core.module import Module, Resource
 from ir.core.names import unique
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
@@ -246,6 +246,9 @@ class Decoder:
             return None
         if 0 in axes or any(shape is not None and len(shape) + added != rank for shape in read):
             return None
+        constants = [_shape(self.module.resources[name]) for name in op.operands if name in self.module.resources]
+        if op.name in ELEMENTWISE and any(len(shape) == rank and shape[0] != 1 for shape in constants):
+            return None  # as many as sequences by chance, such as a row for each head
         made = [(self.batch, *_shape(value)[1:]) for value in op.results]
         shapes.update((one.name, shape) for one, shape in zip(op.results, made, strict=True) if shape != _shape(one))
         return _of_shapes(op, made)
@@ -323,6 +326,6 @@ def _is_float(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype.is_float
 
 
-def _shape(value: Value) -> tuple[int, ...]:
+def _shape(value: Value | Resource) -> tuple[int, ...]:
     shape = value.type.shape if isinstance(value.type, TensorType) else None
     return tuple(dim for dim in shape or () if isinstance(dim, int))

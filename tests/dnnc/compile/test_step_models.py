@@ -270,6 +270,25 @@ def test_positions_read_otherwise_than_as_their_numbers_are_refused(token: str, 
         compile_model(options, sink=DiagnosticSink())
 
 
+def test_a_row_of_positions_for_each_head_is_not_one_for_each_of_as_many_sequences(tmp_path: Path) -> None:
+    """The second of two sequences had read its position by the second head."""
+    token = f"""{NUMBERS}
+    row = Unsqueeze (numbers, first_axis)
+    place = Gather (places, row)
+    each = Mul (place, slopes)
+    heads = Unsqueeze (each, first_axis)
+    wide = Unsqueeze (word, head)
+    moved = Mul (wide, heads)
+    token = ReduceSum <keepdims = 0> (moved, head)"""
+    write(tmp_path / "m.onnx", token=token, attention=UNBIASED)
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((BATCH, 1, WIDTH), np.float32), "slopes"))
+    onnx.save(model, tmp_path / "m.onnx")
+    options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", context=CONTEXT, batch=BATCH)
+    with pytest.raises(InvalidInput, match="E4106"):
+        compile_model(options, sink=DiagnosticSink())
+
+
 @pytest.mark.parametrize(
     ("most", "token", "reads"),
     [
