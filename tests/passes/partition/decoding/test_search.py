@@ -96,18 +96,17 @@ def value(
     groups: int,
     routes: tuple[int, ...],
 ) -> float:
-    """The definition, with all ways to deal the groups; ``routes`` of the borders (-1: the second).
-    Of each stage a slow device may be left out for a shorter path, so
-    every pair of period and path counts."""
+    """The definition, with all ways to deal the groups, some to each device; ``routes`` of the borders (-1: the second).
+    Fewer groups for a slow device may make a longer path, so every pair of period and path counts."""
     options, several = [], sum(map(sum, devices)) > 1
     for (first, behind), own, at in zip(ends, devices, pairwise((0, *routes, 0)), strict=True):
         each = [kind for kind, count in enumerate(own) for _ in range(count)]
         found = []
-        for shares in dealings(groups, len(each)):
+        for shares in dealings(groups, len(each), 1):
             caches = given.caches[first:behind].sum()
             alone = [one_device(given, number, kind, (first, behind), several) for kind in each]
             held = [own[1] + share * given.batches[number] * caches for share, own in zip(shares, alone, strict=True)]
-            if any(share and size > given.memory[kind] for share, size, kind in zip(shares, held, each, strict=True)):
+            if any(size > given.memory[kind] for size, kind in zip(held, each, strict=True)):
                 continue
             seconds = [one[0] for one in alone]
             period = max(share * one for share, one in zip(shares, seconds, strict=True)) / groups
@@ -121,7 +120,7 @@ def value(
                 seconds = [one + float(more[kind]) for one, kind in zip(seconds, each, strict=True)]
                 busy = [links[kind] * sum(s for s, k in zip(shares, each, strict=True) if k == kind) for kind in each]
                 period = max(*(share * one for share, one in zip(shares, seconds, strict=True)), *busy) / groups
-            path = max(one for share, one in zip(shares, seconds, strict=True) if share)
+            path = max(seconds)
             found.append((period, path + float(given.hops[number, first])))
         options.append(found)
     best = math.inf
@@ -130,12 +129,14 @@ def value(
     return best
 
 
-def dealings(groups: int, devices: int) -> Iterator[tuple[int, ...]]:
+def dealings(groups: int, devices: int, least: int = 0) -> Iterator[tuple[int, ...]]:
+    """All ways to give each device so many groups at least."""
     if devices == 1:
-        yield (groups,)
+        if groups >= least:
+            yield (groups,)
         return
-    for share in range(groups + 1):
-        for rest in dealings(groups - share, devices - 1):
+    for share in range(least, groups + 1):
+        for rest in dealings(groups - share, devices - 1, least):
             yield (share, *rest)
 
 
