@@ -214,22 +214,22 @@ class Bounding:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def table(self, block: Block, before: bool = True, behind: bool = True, far: bool = False, held: int = 0) -> Table:
+    def table(self, block: Block, before: bool = True, behind: bool = True, fresh: bool = False, held: int = 0) -> Table:
         """Bounds of all runs on a block; the rest as of ``Tables``."""
-        own = self.own_table(block, before, behind, far, held)
+        own = self.own_table(block, before, behind, fresh, held)
         if self.other is None:
             return own
-        other = self.other.table(block, before, behind, far, held)
+        other = self.other.table(block, before, behind, fresh, held)
         if (key := (id(own), id(other))) not in self.greater:
             self.greater[key] = own, other, Table.of(np.maximum(own.seconds, other.seconds))
         return self.greater[key][2]
 
-    def own_table(self, block: Block, before: bool, behind: bool, far: bool = False, held: int = 0) -> Table:
+    def own_table(self, block: Block, before: bool, behind: bool, fresh: bool = False, held: int = 0) -> Table:
         """As ``table``, with this overlap alone."""
-        form, enters, leaves = self.forms[block.form], block.links[0], block.sends(far)
-        key = self.likeness(block, before, behind, far, held)
+        form, enters, leaves = self.forms[block.form], block.links[0], block.sends(fresh)
+        key = self.likeness(block, before, behind, fresh, held)
         if key not in self.tables and held and not self.binds(form, before, held):
-            self.tables[key] = self.own_table(block, before, behind, far)
+            self.tables[key] = self.own_table(block, before, behind, fresh)
         if key not in self.tables:
             count = math.prod(block.mesh.sizes)
             here = self.volumes.receive(count, enters, before) + self.volumes.send(count, leaves, behind)
@@ -247,9 +247,9 @@ class Bounding:
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
-    def likeness(self, block: Block, before: bool, behind: bool, far: bool, held: int) -> tuple[object, ...]:
+    def likeness(self, block: Block, before: bool, behind: bool, fresh: bool, held: int) -> tuple[object, ...]:
         """What all that is known of runs on a block depends on, the form first."""
-        return block.form, block.replicas, block.links[0], block.sends(far), before, behind, held
+        return block.form, block.replicas, block.links[0], block.sends(fresh), before, behind, held
 
     def binds(self, form: Form, before: bool, held: int) -> bool:
         """Whether it matters for any run that it holds so many microbatches."""
@@ -487,10 +487,10 @@ class Bounding:
         if limit is None or key in form.priced:
             return
         form.priced.add(key)
-        (alike, behind, far, held), chain = sides, form.chain
+        (alike, behind, fresh, held), chain = sides, form.chain
         assert chain is not None
         before = chain.entering(run.first, run.block.links[0], alike)
-        after = chain.leaving(run.behind, run.block.sends(far), behind)
+        after = chain.leaving(run.behind, run.block.sends(fresh), behind)
         room = float(self.room(form, limit, alike, held)[run.first, run.behind])
         price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
         if price not in form.prices:

@@ -196,7 +196,7 @@ class Chain:
         if not made or not (alike or read):
             return np.zeros(self.states(cut))
         if alike:
-            return np.resize(self.beyond(cut, links[read]), self.states(cut))
+            return np.resize(self.beyond(cut, links[1] if read else links[0]), self.states(cut))
         return self.gathered(cut)
 
     def gathered(self, cut: int) -> Floats:

@@ -12,16 +12,17 @@ from passes.solvers.kernels import compiled, part
 
 SLOWEST, SUM, COUNT = 0, 1, 2
 """What is minimised: the largest seconds of a stage, their sum, the number of stages."""
-ANY, NEAR, FRESH = 0, 2, 4
+ANY, OTHER, FRESH = 0, 2, 4
 """What the next stage is: any, where links to all are the same; not fresh; fresh (``Moves``). With 1 more: it is alike."""
 
 
 class Moves(NamedTuple):
     """``pointer[s]``: where the moves from state s begin, of each the state that it leads to (``target``) and its ``block``;
     likewise ``idle`` states, in which more devices are idle. States have greater numbers than those that lead to them.
-    ``fresh``: whether a move takes devices of untouched hosts alone. ``shape`` of each block, ``near``: whether it has a better
-    link to devices of hosts that are not untouched, and ``tables[stage, block]`` (-1: there is no such stage; of any number of
-    stages there is one row): 4 more with an alike stage before it, 2 more with one behind, 1 more with a fresh one behind.
+    ``fresh``: whether a move takes devices of untouched hosts alone. ``shape`` of each block, ``parts``: whether it tells a
+    fresh stage behind it from others, which may be nearer, and ``tables[stage, block]`` (-1: there is no such stage; of any
+    number of stages there is one row): 4 more with an alike stage before it, 2 more with one behind, 1 more with a fresh one
+    behind.
     ``row[s, shape]``: number of the state with a last stage of that shape, -1 where there is none; the last shape is that of
     the start. ``follows[s, shape]``: whether a stage of that shape may be next."""
 
@@ -32,7 +33,7 @@ class Moves(NamedTuple):
     idle_pointer: NDArray[np.int32]
     idle: NDArray[np.int32]
     shape: NDArray[np.int32]
-    near: NDArray[np.bool_]
+    parts: NDArray[np.bool_]
     tables: NDArray[np.int32]
     row: NDArray[np.int32]
     follows: NDArray[np.bool_]
@@ -93,20 +94,20 @@ def programme(
             for shape in range(shapes):
                 if moves.row[state, shape] >= 0:
                     for fresh in range(2 if value.shape[2] > 2 else 1):
-                        own = NEAR + 2 * fresh if value.shape[2] > 2 else ANY
+                        own = OTHER + 2 * fresh if value.shape[2] > 2 else ANY
                         _two_best(value[layer, moves.row[state, shape]], own, shape, shapes, best[fresh], whose[fresh])
             for move in range(moves.pointer[state], moves.pointer[state + 1]):
                 block = moves.block[move]
                 shape = moves.shape[block]
                 fresh = int(moves.fresh[move]) if value.shape[2] > 2 else 0
-                own = NEAR + 2 * fresh if value.shape[2] > 2 else ANY
+                own = OTHER + 2 * fresh if value.shape[2] > 2 else ANY
                 here, there = moves.row[state, shape], moves.row[moves.target[move], shape]
                 for alike in range(2 if here >= 0 else 1):
                     rows = value[layer, max(here, 0)]
                     if not _before(alike, own, shape, shapes, rows, best[fresh], whose[fresh], ahead, came):
                         continue
                     for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
-                        for following in range(NEAR, FRESH + 1, 2) if moves.near[block] else range(ANY, NEAR, 2):
+                        for following in range(OTHER, FRESH + 1, 2) if moves.parts[block] else range(ANY, OTHER, 2):
                             table = moves.tables[layer, block, 4 * alike + 2 * behind + int(following == FRESH)]
                             if table >= 0:
                                 rows_ = value[above, there, following + behind], way[above, there, following + behind]

@@ -83,7 +83,7 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
 def beside(runs: Sequence[StageRun], held: Held = ()) -> list[tuple[bool, bool, bool, int]]:
     """What ``Tables`` takes of each stage of a plan beside its block."""
     fresh = [*(run.fresh for run in runs[1:]), False]
-    return [(*sides, far, number) for sides, far, number in zip(alike(runs), fresh, held or (0,) * len(runs), strict=True)]
+    return [(*sides, next_, number) for sides, next_, number in zip(alike(runs), fresh, held or (0,) * len(runs), strict=True)]
 
 
 def least(
@@ -194,26 +194,26 @@ class _Programme:
         states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
         numbers: dict[Shape, int] = {}
         count = 1 + max((block.number for block in meshes.blocks), default=0)
-        shape, near, known = np.zeros(count, np.int32), np.zeros(count, bool), dict[int, tuple[int, Table]]()
+        shape, parts, known = np.zeros(count, np.int32), np.zeros(count, bool), dict[int, tuple[int, Table]]()
         told = np.full((max(len(held), 1), count, 8), -1, np.int32)
         for block in meshes.blocks:
             shape[block.number] = numbers.setdefault(block.shape, len(numbers))
-            near[block.number] = block.near
+            parts[block.number] = block.parts
         self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
         pointers = [np.searchsorted(rows[:, 0], np.arange(states + 1)).astype(np.int32) for rows in (moves, idle)]
         ahead, behind = neighbours(moves, idle, shape, states, self.shapes)
         before, after = _alike_beside(moves, shape, ahead, behind, count)
         for block in meshes.blocks:
             for one in (False, True)[: 1 + before[block.number]]:
-                for other, far in itertools.product((False, True)[: 1 + after[block.number]], (False, True)[: 1 + block.near]):
+                for other, new in itertools.product((False, True)[: 1 + after[block.number]], (False, True)[: 1 + block.parts]):
                     for stage, microbatches in enumerate(held or (0,)):
-                        table = tables(block, one, other, far, microbatches)
+                        table = tables(block, one, other, new, microbatches)
                         number = known.setdefault(id(table), (len(known), table))[0]
-                        told[stage, block.number, 4 * one + 2 * other + far] = number
+                        told[stage, block.number, 4 * one + 2 * other + new] = number
         row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
         self.rows = int(ahead.sum())
         taken = moves[:, 1].copy(), moves[:, 2].copy(), moves[:, 3] > 0
-        self.moves = Moves(pointers[0], *taken, pointers[1], idle[:, 1].copy(), shape, near, told, row, behind)
+        self.moves = Moves(pointers[0], *taken, pointers[1], idle[:, 1].copy(), shape, parts, told, row, behind)
         empty = np.zeros((0, units, units + 1))
         self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
         self.least = np.stack([table.least for _, table in known.values()]) if known else empty
@@ -223,7 +223,7 @@ class _Programme:
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
         number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], self.stages
-        size = (stages + 1, self.rows, 6 if self.moves.near.any() else 2, self.units + 1)
+        size = (stages + 1, self.rows, 6 if self.moves.parts.any() else 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
         looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
         did("stage", looked)

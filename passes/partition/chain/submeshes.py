@@ -60,13 +60,14 @@ class Block:
         """Values cross between blocks of one shape as they lie."""
         return self.mesh.sizes, self.mesh.shares
 
-    def sends(self, far: bool) -> tuple[Link, Link]:
-        """The best links to a later stage, and to the next; ``far``: which is fresh."""
-        return self.links[1], self.links[1 + far]
+    def sends(self, fresh: bool) -> tuple[Link, Link]:
+        """The best links to a later stage, and to the next; ``fresh``: which is on hosts of which none is taken."""
+        _, any_, untouched = self.links
+        return any_, untouched if fresh else any_
 
     @property
-    def near(self) -> bool:
-        """Whether devices of hosts of which some are taken may be nearer to it than those of others."""
+    def parts(self) -> bool:
+        """Whether it tells fresh stages from others, which may be nearer."""
         return self.links[1] != self.links[2]
 
     @property

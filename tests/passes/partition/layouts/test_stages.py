@@ -18,7 +18,7 @@ from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Mesh, Module, Plan, Schedule
 from ir.core.topology import Device, Topology
-from ir.core.types import Placement, TensorType
+from ir.core.types import Placement, TensorType, type_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan
 from passes.graph.folding import folding
@@ -323,6 +323,21 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         bounding.solve(StageRun(first, behind, block), (False, False, False, 0), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
+
+
+def test_what_goes_to_an_untouched_host_takes_the_link_between_hosts() -> None:
+    """An idle device on the host had counted as the next stage's."""
+    module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 1, 1], 1e9, 1e8))
+    topology, meshes = module.first(Topology), blocks_of(module, replicas=1)
+    assert topology is not None
+    bounding = Bounding(module, topology, network(topology), folding(module.entry, module), meshes)
+    first = next(b for s, _, n, _ in meshes.moves.tolist() if s == 0 for b in [meshes.blocks[n]] if b.size == 1 and b.parts)
+    near, away = (bounding.table(first, False, True, fresh).seconds for fresh in (False, True))
+    sent = [type_bytes(value.type) or 0 for op in module.entry.ops for value in op.results]
+    behind = bounding.units.count
+    differ = [away[0, cut] - near[0, cut] for cut in range(1, behind)]
+    assert differ == pytest.approx([size * (1 / 1e8 - 1 / 1e9) for size in sent[: behind - 1]], rel=1e-3)
+    assert away[0, behind] == near[0, behind]
 
 
 def test_search_meets_brute_force_where_links_are_slow() -> None:

@@ -90,10 +90,10 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
 
     def costs(line: list[tuple[int, int, Block, bool]]) -> list[float]:
         same = [False, *(a.shape == b.shape for (_, _, a, _), (_, _, b, _) in itertools.pairwise(line)), False]
-        far = [*(fresh for *_, fresh in line[1:]), False]
+        new = [*(fresh for *_, fresh in line[1:]), False]
         times = held or (1,) * len(line)
         return [
-            times[k] * float(tables[b, same[k], same[k + 1], far[k] and b.near][i, j]) for k, (i, j, b, _) in enumerate(line)
+            times[k] * float(tables[b, same[k], same[k + 1], new[k] and b.parts][i, j]) for k, (i, j, b, _) in enumerate(line)
         ]
 
     held = tuple(range(stages, 0, -1))  # a stage of a stated number takes longer, the more microbatches it holds
@@ -101,8 +101,8 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    def table(block: Block, before: bool, behind: bool, far: bool, in_flight: int) -> Table:
-        return Table.of(tables[block, before, behind, far and block.near] * max(in_flight, 1))
+    def table(block: Block, before: bool, behind: bool, fresh: bool, in_flight: int) -> Table:
+        return Table.of(tables[block, before, behind, fresh and block.parts] * max(in_flight, 1))
 
     found = least(table, meshes, units, held)
     assert found.value == expected
