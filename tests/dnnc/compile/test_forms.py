@@ -407,3 +407,52 @@ latency = "3 us"
     ).plan
     assert (len(plan.stages), plan.status) == (2, "within-gap")
     assert plan.bound < plan.value
+
+
+UNLIKE_PORTS = """
+version = 1
+switches = ["hub"]
+[types.core]
+rates = { f32 = "1 GFLOP/s" }
+memory_bandwidth = "1 GB/s"
+overhead = "1 us"
+[[hosts]]
+name = "host{0..3}"
+""" + "".join(
+    f"""
+[[devices]]
+name = "d{number}"
+type = "core"
+host = "host{number}"
+[[links]]
+ends = ["d{number}", "host{number}"]
+bandwidth = "100 MB/s"
+latency = "100 ns"
+[[links]]
+ends = ["host{number}", "hub"]
+bandwidth = "{bandwidth} MB/s"
+latency = "{latency} ns"
+"""
+    for number, (bandwidth, latency) in enumerate([(10, 100), (300, 100), (10, 100), (300, 1000)])
+)
+"""Devices of one type, two of them slow to reach, and one of the others a little later."""
+
+
+@pytest.mark.parametrize("training", [{}, {"objective": "training", "microbatches": 2}], ids=["inference", "training"])
+def test_replicas_on_unlike_ports_may_be_below_the_bound_of_those_on_like_ones(
+    training: dict[str, object], tmp_path: Path
+) -> None:
+    """Placed so, a plan ended in E0107; so edited, in E3024, as if the bound had been edited."""
+    (tmp_path / "ports.toml").write_text(UNLIKE_PORTS)
+    spec = "zoo:gpt2,layers=1,hidden=64,heads=8,vocab=128,seq=16,batch=8"
+    options = {"mesh": "none", "stages": 1, **training}
+    plan = compiled(tmp_path, spec, str(tmp_path / "ports.toml"), **options).plan
+    assert dict(plan.certificate)["ports"] == "replicas on devices of like ports (no others are searched)"
+    assert plan.bound <= plan.value * (1 + 1e-9)
+    told, edited = json.loads((tmp_path / "b" / "plan.json").read_text()), tmp_path / "edited.json"
+    for stage in told["stages"]:
+        stage["device"] = ["d0", "d1", "d2", "d3"]
+    edited.write_text(json.dumps(told))
+    again = compiled(tmp_path, spec, str(tmp_path / "ports.toml"), plan=edited).plan
+    assert len(again.stages[0].devices) == 4
+    assert again.bound <= again.value * (1 + 1e-9)
