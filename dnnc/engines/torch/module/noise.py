@@ -16,8 +16,9 @@ _LEAST = 2.0**-25
 """Of a uniform number whose logarithm is taken: half the least one that ``torch.rand`` draws behind 0."""
 
 
-def _normal(draw: Draw, mean: Any = 0.0, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
-    """``torch.normal``: of numbers the size is told, of tensors it is theirs."""
+def _normal(draw: Draw, mean: Any = 0.0, std: Any = 1.0, size: Any = None, generator: Any = None, **options: Any) -> Any:
+    """``torch.normal``: of numbers the size is told, of tensors it is theirs. The numbers are of the seed of the training, not
+    of ``generator``."""
     like = mean + std if size is None else torch.empty(size, **options)
     return mean + std * draw(torch.randn_like, like)
 

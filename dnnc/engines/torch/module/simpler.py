@@ -189,7 +189,7 @@ def _maxima(rank: int) -> Callable[..., torch.Tensor]:
 
 
 _SHIFT = 5
-"""The series of Stirling is taken so far above the argument: what it leaves out is below 1e-8 there."""
+"""The series of Stirling is taken so far above the argument: what it leaves out is about 1e-8 there."""
 
 
 def _log_gamma(input: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,7 @@ def drawn(name: str, *args: Any, **named: Any) -> Any:
         (lambda: drawn("uniform_", torch.empty(MANY), -1.0, 5.0), 2, 6 / math.sqrt(12)),
         (lambda: drawn("uniform_", torch.empty(MANY), to=3.0), 1.5, 3 / math.sqrt(12)),
         (lambda: drawn("exponential_", torch.empty(MANY), 0.5), 2, 2),
+        (lambda: drawn("normal", 1.0, 2.0, (MANY,), generator=torch.Generator()), 1.0, 2.0),
         (lambda: drawn("bernoulli", torch.full((MANY,), 0.3)), 0.3, math.sqrt(0.21)),
         (lambda: drawn("bernoulli_", torch.empty(MANY), 0.3), 0.3, math.sqrt(0.21)),
         (
