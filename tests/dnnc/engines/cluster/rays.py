@@ -107,6 +107,7 @@ def ray_cluster(
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
             "XDG_CACHE_HOME": str(folder),
+            "TMPDIR": str(folder),  # what is left there was left by this cluster, not by other tests
             "RAY_raylet_start_wait_time_s": "120",  # on a busy machine
             "RAY_AUTH_MODE": "token" if token else "disabled",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),

@@ -255,11 +255,12 @@ def test_a_node_that_goes_and_comes_back_changes_nothing(build: Path, alone: Pat
 @needs_ray
 @pytest.mark.parametrize("how", ["interrupt", "kill a rank", "kill an actor"])
 def test_what_ends_early_leaves_nothing(how: str, build: Path, raylets: RayCluster, tmp_path: Path) -> None:
-    folders = set(os.listdir("/tmp"))
+    before = set(raylets.folder.glob("dnnc-scratch*"))
     training = train(raylets, build, "--steps", "1000000", "--checkpoint", str(tmp_path / "out"))
     reach(training, 3)
     every = [one for words in (RANK, TEMPLATE, HOST, "ray::TrainAgent") for one in raylets.running(words)]
     assert len(every) == 1 + 3 + 2 + 2
+    assert set(raylets.folder.glob("dnnc-scratch*")) - before
     if how == "interrupt":
         training.send_signal(signal.SIGINT)
     else:
@@ -274,9 +275,7 @@ def test_what_ends_early_leaves_nothing(how: str, build: Path, raylets: RayClust
     assert gone(every)
     assert not list((tmp_path / "out").glob("*step*"))
     deadline = time.monotonic() + 10
-    while (left := [name for name in set(os.listdir("/tmp")) - folders if "dnnc-scratch" in name]) and (
-        time.monotonic() < deadline
-    ):
+    while (left := set(raylets.folder.glob("dnnc-scratch*")) - before) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
 
