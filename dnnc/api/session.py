@@ -147,8 +147,9 @@ class Session:
         ``states``: arrays by name of what the sequence is given where it begins, where the model reads such: keys and values
         that an encoder made, of one sequence, for no more positions than the build was compiled for.
 
-        Raises InvalidInput for ids that are not the model's, no ids, or too many for the context; UsageError for numbers out of
-        range, and for a build that is of no language model. The iterator raises RuntimeFailure where a device ends."""
+        Raises InvalidInput for ids or ``stop`` that are not the model's, no ids, or too many for the context; UsageError for
+        numbers out of range, and for a build that is of no language model. The iterator raises RuntimeFailure where a device
+        ends."""
         with python_terms():
             if self._decoding is None or isinstance(self._running, Stream):
                 raise UsageError(NoDecoding(), where=str(self._files.folder))

@@ -29,7 +29,10 @@ _KEYWORDS = {
     "--passes": "passes",
     "--topology": "machines",
     **{f"--{name.replace('_', '-')}": name for name in ("plan_only", "weights", "load_test", "report")},
-    **{f"--{name}": name for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint")},
+    **{
+        f"--{name}": name
+        for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint", "stop")
+    },
     **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries", "cluster", "ports", "wait")},
     "--host": "hosts",
     "--last-batch": "last_batch",

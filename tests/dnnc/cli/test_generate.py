@@ -89,6 +89,7 @@ def test_a_token_that_ends_the_answer(build: str, capsys: pytest.CaptureFixture[
         (["--ids", "1,256"], 3, "token 256 is none of the model's, which are 0 to 255"),
         (["--ids", ",".join(["1"] * 32)], 3, "the prompt has 32 tokens"),
         (["--ids", "1", "--ids", "1,256"], 3, "--ids number 2: error[E1905]: token 256"),
+        (["--ids", "1", "--stop", "2,256"], 3, "--stop: error[E1905]: token 256 is none of the model's, which are 0 to 255"),
         (["--ids", "1", "--top-p", "0"], 2, "0 is not above 0"),
         (["--ids", "1", "--tokenizer", "{folder}/none.json"], 3, "none.json"),
         (["--ids", "1", "--tokenizer", "{folder}/bad.json"], 3, "it is no tokenizer"),

@@ -53,14 +53,14 @@ class Request:
         where: str = "ids",
     ) -> Request:
         """``stop``: None for the tokens that end a text of the model. ``where``: what faults call the prompt. Raises
-        InvalidInput for a prompt that is empty, too long or of other tokens, UsageError for numbers out of range, and as
-        ``given_arrays``."""
+        InvalidInput for a prompt that is empty or too long, and for tokens of prompt or ``stop`` that the model does not know;
+        UsageError for numbers out of range; and as ``given_arrays``."""
         max_tokens = None if max_tokens is None else _whole("max_tokens", max_tokens)
         top_k, seed = _whole("top_k", top_k), _whole("seed", seed)
         temperature, top_p = _number("temperature", temperature), _number("top_p", top_p)
         tokens = tuple(_whole("ids", token) for token in _each("ids", ids))
-        stop = decoding.stop if stop is None else stop
-        ends = frozenset(_whole("stop", token) for token in _each("stop", [stop] if hasattr(stop, "__index__") else stop))
+        stated = [] if stop is None else [stop] if hasattr(stop, "__index__") else stop
+        ends = tuple(_whole("stop", token) for token in _each("stop", stated))
         for good, name, value, expected in (
             (max_tokens is None or max_tokens >= 1, "max_tokens", max_tokens, "1 or more"),
             (math.isfinite(temperature) and temperature >= 0, "temperature", temperature, "0 or more"),
@@ -70,16 +70,18 @@ class Request:
         ):
             if not good:
                 raise UsageError(SamplingOutOfRange(name, str(value), expected))
+        for place, ids_there in ((where, tokens), ("--stop", ends)):
+            if wrong := [token for token in ids_there if not 0 <= token < decoding.vocabulary]:
+                raise InvalidInput(TokenOutOfRange(wrong[0], decoding.vocabulary - 1), where=place)
         fault: Fault | None = None
         if not tokens:
             fault = PromptEmpty()
-        elif wrong := [token for token in tokens if not 0 <= token < decoding.vocabulary]:
-            fault = TokenOutOfRange(wrong[0], decoding.vocabulary - 1)
         elif len(tokens) >= decoding.context:
             fault = PromptTooLong(len(tokens), decoding.context, decoding.context - 1)
         if fault is not None:
             raise InvalidInput(fault, where=where)
-        return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ends, given_arrays(decoding, states or {}))
+        ending = frozenset(decoding.stop if stop is None else ends)
+        return cls(tokens, max_tokens, temperature, top_k, top_p, seed, ending, given_arrays(decoding, states or {}))
 
 
 def _each(name: str, values: Any) -> Iterable[Any]:

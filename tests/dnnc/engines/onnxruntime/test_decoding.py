@@ -129,6 +129,8 @@ REFUSED: tuple[tuple[Any, dict[str, Any], str], ...] = (
     ([1], {"seed": "a"}, "seed is 'a'; a whole number expected"),
     ([1], {"temperature": None}, "temperature is None; a number expected"),
     ([1], {"stop": "ab"}, "stop is 'ab'; token ids expected"),
+    ([1], {"stop": [2, VOCABULARY]}, "^stop: .*: token 29 is none of the model's, which are 0 to 28"),
+    ([1], {"stop": -1}, "^stop: .*: token -1"),
     ("ab", {}, "ids is 'ab'; token ids expected"),
     ([1.5], {}, "ids is 1.5; a whole number expected"),
     (np.array([[1, 2]]), {}, "ids is array.*; a whole number expected"),
