@@ -7,6 +7,7 @@ plans, which names their devices then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -35,7 +36,14 @@ from passes.reference.from_workload import training_graph_of
 from passes.reference.latency.build import latency_problem, solve_pieces
 from passes.reference.latency.liveness import liveness
 from passes.reference.latency.problem import Piece, schedule
-from passes.reference.several_stages import boundaries_text, bounded, in_pieces, own_devices, worth_its_boundaries
+from passes.reference.several_stages import (
+    boundaries_text,
+    bounded,
+    in_pieces,
+    own_devices,
+    soonest_on_links,
+    worth_its_boundaries,
+)
 from passes.reference.training import solve_training
 from passes.solvers.work import now
 from passes.stages.colocation import colocation
@@ -187,9 +195,16 @@ class ReferencePass(LatticeSearch):
         if asked.steps is None:
             if isinstance(solution, AnySolution):
                 solution = worth_its_boundaries(asked, solution, now() + seconds)
+            if self._minimises.alone:
+                search = self._latency(asked, context)
+
+                def within(problem: Problem, seconds: float) -> Solution:
+                    return search(problem, self._budget(seconds, math.inf))
+
+                solution = soonest_on_links(asked, solution, within, self._latency_of, now() + seconds)
             solution = with_handover(asked, solution, self._latency_of if self._minimises.alone else slowest)
         if self._minimises.alone or len(solution.parts) > len(solution.stages or ()):
-            return replace(solution, devices=own_devices(asked.problem, solution))
+            return replace(solution, devices=solution.devices or own_devices(asked.problem, solution))
         return solution
 
     def _latency_of(self, problem: Problem, solution: Solution) -> float:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
+from ir.core.objectives import LATENCY
+from ir.core.outcomes import TIGHT
+from passes.partition.bridge.handover import one_stage
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.on_links import link_value
+from passes.partition.bridge.on_links import devices_of_hosts, link_value, put_on_devices
 from passes.partition.bridge.plan import Asked
 from passes.partition.lattice.objective import Budget, Parts, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
@@ -17,7 +21,7 @@ from passes.reference.pieces import pieces
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.bounds import lower_bound, prices
-from passes.stages.problem import Problem
+from passes.stages.problem import Floats, Problem
 
 S = TypeVar("S", bound=Solution)
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
@@ -82,3 +86,70 @@ def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> So
     if values[0] < values[1] or math.isinf(values[1]):
         return solution
     return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
+
+
+def soonest_on_links(
+    asked: Asked,
+    solution: Solution,
+    search: Callable[[Problem, float], Solution],
+    value_of: Callable[[Problem, Solution], float],
+    ends: float,
+) -> Solution:
+    """The plan that is done first with one sample alone on the real links, with the bound of ``solution``, whose transfers take
+    as long as ports do: that plan, the model on one device, or the best plan of the devices of one host, or of all
+    where every transfer takes the slowest way. ``search``: the best plan of a problem, in at most so many seconds; none begins
+    after ``ends``. ``value_of``: the time by ports."""
+    if not solution.stages or solution.interrupted:
+        return solution
+    least, of_ports = _alone(asked, solution, ends)
+    if least <= of_ports * (1 + TIGHT):
+        return solution
+    kept = solution
+    for found in _others(asked, solution, search, ends):
+        here, _ = _alone(asked, found, ends)
+        if here < least:
+            kept, least = replace(found, value=value_of(asked.problem, found)), here
+        if found.interrupted:
+            kept = replace(kept, interrupted=True)
+            break
+    return with_bound(kept, solution.bound, solution.reason)
+
+
+def _alone(asked: Asked, solution: Solution, ends: float) -> tuple[float, float]:
+    """Seconds of one sample alone on the real links (inf where the plan does not fit), and with transfers as fast as ports."""
+    names = solution.devices or own_devices(asked.problem, solution)
+    parts = solution.parts
+    put = put_on_devices(asked, asked.members(parts), [names[owner] for owner, _ in parts], ends=ends, objective=LATENCY)
+    return (math.inf, 0.0) if put is None else (put[0].latency(put[1]), put[0].latency(put[1], ports=True))
+
+
+def _others(asked: Asked, solution: Solution, search: Callable[[Problem, float], Solution], ends: float) -> Iterator[Solution]:
+    """Plans that need less of the links than ``solution`` may, each with its devices."""
+    problem = asked.problem
+    single = one_stage(asked, solution)
+    if single is not None:
+        yield single
+    slow = np.stack([_slowest(asked, kind.devices, own) for kind, own in zip(problem.kinds, problem.transfer, strict=True)])
+    every = [(number, kind.devices) for number, kind in enumerate(problem.kinds)]
+    tried = [(every, slow), *((parts, problem.transfer) for parts, _ in devices_of_hosts(asked.topology, problem, alone=False))]
+    for index, (parts, transfer) in enumerate(tried):
+        left = ends - now()
+        if left <= 0:
+            return
+        numbers = [number for number, _ in parts]
+        kinds = tuple(replace(problem.kinds[number], devices=names) for number, names in parts)
+        part = replace(problem, kinds=kinds, seconds=problem.seconds[numbers], transfer=transfer[numbers])
+        found = search(part, left / (len(tried) - index))
+        if found.stages is not None:
+            stages = tuple((numbers[kind], nodes) for kind, nodes in found.stages)
+            yield replace(
+                solution, stages=stages, apart=found.apart, devices=own_devices(part, found), interrupted=found.interrupted
+            )
+
+
+def _slowest(asked: Asked, names: tuple[str, ...], ports: Floats) -> Floats:
+    """Of each tensor the seconds between one of these devices and the one that it takes longest to, no less than ``ports``."""
+    paths = [asked.net.path(name, other.name) for name in names for other in asked.topology.devices if other.name != name]
+    taken = [path.latency + asked.problem.tensor_bytes / path.bandwidth for path in paths]
+    slowest: Floats = np.maximum.reduce([ports, *taken])
+    return slowest

@@ -24,7 +24,7 @@ import numpy as np
 
 from ir.core.diagnostics import Infeasible
 from ir.core.module import Plan, PlanStage
-from ir.core.objectives import THROUGHPUT
+from ir.core.objectives import THROUGHPUT, Objective
 from ir.core.outcomes import TIGHT, outcome
 from ir.core.topology import Topology
 from passes.costs.network import Network
@@ -36,6 +36,7 @@ from passes.solvers.anytime import Limits
 from passes.solvers.work import now
 from passes.stages.fusing import without_borders
 from passes.stages.lattice.dp import Stages
+from passes.stages.placement import Placement, PlacementProblem
 from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import PlacementSearch
 from passes.stages.problem import Kind, Problem, plan_costs, pools
@@ -119,7 +120,7 @@ def best_on_one_host(
     if here <= max(cost.load for cost in plan_costs(problem, solution.stages)) * (1 + TIGHT):
         return solution  # its links are as fast as its ports
     replicated = any(problem.kinds[kind].replicas > 1 for kind, _ in solution.stages)
-    for parts, named in _parts(asked.topology, problem, alone=replicated):
+    for parts, named in devices_of_hosts(asked.topology, problem, alone=replicated):
         if now() > ends:
             break
         numbers = [number for number, _ in parts]
@@ -150,7 +151,9 @@ def _value(asked: Asked, solution: Solution, ends: float) -> float:
     return link_value(asked, asked.members(uncut(stages)), solution.devices, kinds, ends)
 
 
-def _parts(topology: Topology, problem: Problem, *, alone: bool) -> list[tuple[list[tuple[int, tuple[str, ...]]], bool]]:
+def devices_of_hosts(
+    topology: Topology, problem: Problem, *, alone: bool
+) -> list[tuple[list[tuple[int, tuple[str, ...]]], bool]]:
     """Kinds with some of their devices, those of one host (True), and with ``alone`` all devices without replicas (False)."""
     found: dict[object, tuple[list[tuple[int, tuple[str, ...]]], bool]] = {}
     for host in topology.hosts:
@@ -219,23 +222,35 @@ def link_value(
     kinds: Sequence[Kind] = (),
     ends: float = math.inf,
 ) -> float:
-    """The value of a plan as ``place`` has it, inf where it does not fit: stages of these ops on ``devices``, or, where these
-    are none, on devices of ``kinds`` where ``place`` puts them. ``ends``: of ``now``, after which no better places are looked
-    for."""
+    """The value of a plan as ``place`` has it, inf where it does not fit; the rest as for ``put_on_devices``."""
+    put = put_on_devices(asked, members, devices, kinds, ends)
+    return math.inf if put is None else put[0].value(put[1])
+
+
+def put_on_devices(
+    asked: Asked,
+    members: Sequence[Sequence[int]],
+    devices: Sequence[Sequence[str]],
+    kinds: Sequence[Kind] = (),
+    ends: float = math.inf,
+    objective: Objective = THROUGHPUT,
+) -> tuple[PlacementProblem, Placement] | None:
+    """The plan as ``place`` has it: stages of these ops on ``devices``, or, where these are none, on devices of ``kinds`` where
+    ``place`` puts them; None where it does not fit. ``ends``: of ``now``, after which no better places are looked for."""
     topology, comm, module = asked.topology, asked.problem.comm, with_stages(asked.module, members)
     if devices:
         type_of = {device.name: device.type for device in topology.devices}
         stages = tuple(PlanStage(i, type_of[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
     else:
         stages = tuple(PlanStage(i, kind.type, replicas=kind.replicas) for i, kind in enumerate(kinds))
-    plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "within-gap", math.inf, stages)
+    plan = Plan("@plan", objective.name, comm, math.inf, math.inf, 0.0, "within-gap", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(module.entry), comm)
         problem = placement_problem(module, plan, topology, asked.net, members, memory)
     except Infeasible:
-        return math.inf
+        return None
     search = PlacementSearch(problem, Limits(seconds=min(ends - now(), GROUP_SECONDS)))
     chosen = search.run()
     if search.interrupted:
         raise KeyboardInterrupt
-    return math.inf if chosen is None else problem.value(chosen)
+    return None if chosen is None else (problem, chosen)

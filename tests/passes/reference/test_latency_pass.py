@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +100,23 @@ def test_slower_routes_make_it_later_not_the_bound() -> None:
         )
     )
     assert plan.bound <= plan.port_value <= plan.value
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 4), st.sampled_from([1.0, 64.0, 512.0]), st.integers(2, 3))
+def test_on_slow_links_none_is_later_than_the_devices_of_one_host(count: int, far: float, pieces: int) -> None:
+    """Ports are as fast as the links inside hosts, so the best plan on ports goes from host to host where it should not."""
+    devices_ = tuple(Device(name, "t", f"h{name[0]}") for name in ("a0", "a1", "b0", "b1"))
+    links = (*(Link(f"in {h}", (f"{h}0", f"{h}1"), 8192.0, 0.0) for h in "ab"), Link("out", ("a1", "b0"), far, 0.0))
+    topology = Topology("@top", (DeviceType("t"),), (Host("ha"), Host("hb")), devices_, (), links)
+    module = branches(count, 9.0)
+
+    def planned(topology: Topology) -> Plan:
+        found = ReferencePass(objective="latency", pieces=pieces).run(module.extend([topology]), PassContext())
+        return plan_of(PlacePass().run(found, PassContext()))
+
+    plan, one_host = planned(topology), planned(replace(topology, hosts=(Host("ha"),), devices=devices_[:2], links=links[:1]))
+    assert plan.bound <= plan.value <= min(one_host.value, plan.single) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
