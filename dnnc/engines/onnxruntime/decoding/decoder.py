@@ -82,17 +82,17 @@ class Place:
 
 @dataclass(slots=True)
 class Group:
-    """``table``, ``ids``: what its last step was fed (``wire``). ``taken``: how many places have an answer. ``advance``: by how
-    much the table of its next step is larger, where each place goes on by the token that it draws; else None. ``busy``: whether
-    a step of it is under way; ``drawing``: places whose next token it draws, with the answers it is of; ``feeds``: links to the
-    processes that serve it; ``drawn_by``: the link (its ``id``) by which its tokens come back."""
+    """``table``, ``ids``: what its last step was fed (``wire``). ``taken``: how many places have an answer. ``goes_on``:
+    whether the next step is one of a token for each of them, which its last step draws. ``busy``: whether a step of it is under
+    way; ``drawing``: places whose next token it draws, with the answers it is of; ``feeds``: links to the processes that serve
+    it; ``drawn_by``: the link (its ``id``) by which its tokens come back."""
 
     number: int
     places: list[Place]
     table: Array
     ids: Array
     taken: int = 0
-    advance: Array | None = None
+    goes_on: bool = False
     busy: bool = False
     drawing: list[tuple[Place, Answer]] = field(default_factory=list)
     feeds: list[FeedQueue] = field(default_factory=list)
@@ -110,17 +110,17 @@ class Group:
         place.most = context if asked.max_tokens is None else min(context, len(asked.ids) + asked.max_tokens)
         how = asked.seed, 0, asked.top_k, float_bits(asked.temperature), float_bits(asked.top_p)
         self.table[1 + place.number, SEED:] = how
-        self.taken, self.advance = self.taken + 1, None
+        self.taken, self.goes_on = self.taken + 1, False
 
     def leave(self, place: Place) -> None:
         """Frees a place."""
-        place.answer = self.advance = None
-        self.taken -= 1
+        place.answer = None
+        self.taken, self.goes_on = self.taken - 1, False
         self.table[1 + place.number] = IDLE
 
     def forget(self) -> None:
         """Notes that no step is under way and that the caches are empty."""
-        self.busy, self.advance = False, None
+        self.busy = self.goes_on = False
         for place in self.places:
             place.cached = 0
 
@@ -129,7 +129,7 @@ class Group:
         active = [place for place in self.places if place.answer is not None]
         length = decoding.chunk if any(len(place.kept) - place.cached > 1 for place in active) else 1
         self.table[0, KIND], self.ids = PROMPT if length > 1 else STEP, np.zeros(decoding.batch * length, np.int64)
-        self.drawing, self.advance = [], np.zeros_like(self.table)
+        self.drawing = []
         given: list[Mapping[str, Array]] = []
         for place in active:
             assert place.answer is not None
@@ -144,16 +144,17 @@ class Group:
             if place.cached == len(place.kept):
                 row[ROW] = len(tokens) - 1
                 self.drawing.append((place, place.answer))
-                self.advance[1 + place.number, [POSITION, COUNT]] = 1
-        if length > 1 or given or len(self.drawing) < len(active):
-            self.advance = None
+        self.goes_on = length == 1 and not given and len(self.drawing) == len(active)
         return given
 
     def go_on(self) -> None:
-        """Makes the table of the next step where ``advance`` says it."""
-        assert self.advance is not None
-        self.table += self.advance
-        for place, _ in self.drawing:
+        """Makes the table and the ids of the next step where each place ``goes_on``. Number by number: a step begins with cold
+        caches, in which the first call of any numpy function on arrays takes tens of us."""
+        table, ids = self.table, self.ids
+        for place, answer in self.drawing:
+            row, kept = 1 + place.number, place.kept
+            ids[place.number], table[row, POSITION] = kept[-1], place.cached
+            table[row, COUNT] = len(kept) - len(answer.request.ids)
             place.cached += 1
 
 
@@ -254,10 +255,10 @@ class Decoder(Served[Answer]):
     def _feed(self, group: Group) -> None:
         """Feeds a step of a group."""
         given: list[Mapping[str, Array]] = []
-        if group.advance is None:
-            given = group.fill(self.decoding)
-        else:
+        if group.goes_on:
             group.go_on()
+        else:
+            given = group.fill(self.decoding)
         if not any(other.busy for other in self._groups):
             self._pipeline.begin()
         group.busy = True
@@ -294,10 +295,7 @@ class Decoder(Served[Answer]):
                 if (logits := values.get(LOGITS)) is not None:
                     for place, answer in group.drawing:
                         answer.logits.append(logits.data[place.number].copy())
-                tokens = values[TOKENS].data
-                self._take_tokens(group, tokens.tolist())
-                if group.advance is not None:
-                    np.maximum(tokens, 0, out=group.ids)
+                self._take_tokens(group, values[TOKENS].data.tolist())
             sink.side.release(slot)
 
     def _take_tokens(self, group: Group, tokens: list[int]) -> None:

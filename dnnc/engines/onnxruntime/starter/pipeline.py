@@ -159,6 +159,8 @@ class Pipeline:
             os.set_blocking(process.popen.stderr.fileno(), False)
             self._selector.register(process.popen.stderr, selectors.EVENT_READ, ("stderr", process))
         self._blocked.clear()
+        for feed in self._all.feeds:
+            os.set_blocking(feed.side.descriptors.read, False)
         for sink in self._all.sinks:
             self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(process.ready for process in self._all.every):

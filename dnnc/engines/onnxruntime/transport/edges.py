@@ -16,10 +16,10 @@ processes that send each other large values do not deadlock.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
-import select
 import struct
 import tempfile
 from collections import defaultdict, deque
@@ -242,16 +242,15 @@ class Sender(Side):
         self.free = deque(range(edge.ring))
         self._parts = {value.name: value.parts for value in edge.values}
         self._in_parts = any(parts > 1 for parts in self._parts.values())
-        self._released = select.poll()
-        self._released.register(descriptors.read, select.POLLIN)
 
     def read_tokens(self) -> None:
         """Takes back slots that the consumer has released. Blocks and raises as ``Side.read_tokens``."""
         self.free += [slot for slot, *_ in self._read()]
 
     def refill(self) -> None:
-        """Takes back slots whose tokens are there already. Raises EOFError when the consumer's process has ended."""
-        if self._released.poll(0):
+        """Takes back slots whose tokens are there already; reading does not block (``Pipeline``). Raises EOFError when the
+        consumer's process has ended."""
+        with contextlib.suppress(BlockingIOError):
             self.read_tokens()
 
     @property
