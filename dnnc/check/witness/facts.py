@@ -13,6 +13,7 @@ from ir.core.module import Module, Plan, PlanStage, Program, Stage
 from ir.core.ops import Op
 from ir.core.topology import Device, DeviceType, Topology
 from ir.core.types import type_bytes
+from ir.ops.rows import edge_slots
 from passes.costs.learning import Learning, learning, learning_seconds
 from passes.costs.network import Network, network
 from passes.costs.op_time import body_seconds
@@ -124,6 +125,17 @@ class Facts:
         own = counts[stage.devices.index(device)]
         names = {name for i in self.stages[stage.index] for name in reads(self.ops[i]) if name in self.module.states}
         return sum(self.held(max(counts))[name] - self.held(own)[name] for name in names)
+
+    def spare(self, stage: PlanStage) -> int:
+        """Bytes of buffers that a stage has only because tensors pass over the stages before it: it runs without them, though
+        stages wait for each other more often than predicted (W3026)."""
+        own, total = set(self.stages[stage.index]), 0
+        for tensor in self.tensors:
+            sources = self.ops[tensor.maker].facet(StageSet, StageSet(())).stages
+            if sources and max(sources) < stage.index and not own.isdisjoint(tensor.readers):
+                slots = [edge_slots(self.plan.comm, source, stage.index) for source in (max(sources), stage.index - 1)]
+                total += (slots[0] - slots[1]) * tensor.size
+        return total
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

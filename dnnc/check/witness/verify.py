@@ -188,6 +188,8 @@ def _divided(facts: Facts) -> Iterator[str]:
             needed = sum(one.memory for one in plan.stages if one.devices == stage.devices) - facts.unheld(stage, name)
             limit = facts.topology.memory(facts.device(name)) if stated is None else stated
             if limit is not None and 0 <= limit < needed:  # -1: no limit
+                needed -= sum(facts.spare(one) for one in plan.stages if one.devices == stage.devices and one.index < count)
+            if limit is not None and 0 <= limit < needed:
                 yield f"device {name} needs {needed} bytes, and has {limit}"
 
 

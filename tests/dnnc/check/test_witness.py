@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +113,29 @@ def test_what_a_plan_claims_holds(case: tuple[str, Path], capsys: pytest.Capture
     assert found["proven"] <= told["value"] * (1 + CLOSE)
     assert found["proofs"]
     assert found["proven"] > 0
+
+
+def test_a_stage_may_do_without_buffers_of_what_passes_over_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third stage reads what the first made: a third buffer of it lets all three work at once, two will do."""
+    weight = onnx.numpy_helper.from_array(np.zeros((256, 256), np.float32), "w")
+    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 256]) for name in ("x", "y")]
+    nodes = [onnx.helper.make_node("MatMul", [a, "w"], [b]) for a, b in itertools.pairwise(("x", "h", "g", "f"))]
+    nodes.append(onnx.helper.make_node("Add", ["f", "h"], ["y"]))
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "skip", value[:1], value[1:], [weight]))
+    onnx.save(model, tmp_path / "skip.onnx")
+    plan = compiled(tmp_path, str(tmp_path / "skip.onnx"), "preset:cpu-3", "--cut", "h", "--cut", "g", "--mesh", "none")
+    needed = [sum(stage["memory"].values()) for stage in json.loads((plan / "plan.json").read_text())["stages"]]
+    for lacking, code in ((4096, 0), (4097, 4)):
+        text = "version = 1\ninclude = 'preset:cpu-3'\n"
+        text += f"[[devices]]\nname = 'd{{0..2}}'\ntype = 'core'\nmemory = '{max(needed) - lacking} B'\n"
+        text += "[[links]]\nmesh = ['d{0..2}']\nbandwidth = '10 GB/s'\n"
+        (tmp_path / "tight.toml").write_text(text)
+        capsys.readouterr()
+        arguments = ["--plan-only", "--cut", "h", "--cut", "g", "--mesh", "none", "-o", str(tmp_path / "tight")]
+        assert main(["compile", str(tmp_path / "skip.onnx"), "-t", str(tmp_path / "tight.toml"), *arguments]) == code
+        if code == 0:
+            assert "W3026" in capsys.readouterr().err
+            assert main(["verify-plan", str(tmp_path / "tight")]) == 0
 
 
 def edited(directory: Path, folder: Path, name: str, change: Callable[[str], str]) -> Path:
