@@ -30,7 +30,7 @@ from dnnc.compile.faults import (
     SharesNotAnnotated,
 )
 from dnnc.compile.flags import AUTO, TAG, CompileOptions
-from dnnc.compile.notes import noted, origins, with_callers, with_cores, with_restrictions
+from dnnc.compile.notes import CORES, noted, origins, with_a_core_each, with_callers, with_cores, with_restrictions
 from dnnc.compile.options import (
     PROGRAM_PASSES,
     as_memory_asks,
@@ -244,8 +244,19 @@ def plan_model(
                 loaded = replace(loaded, imported=replace(loaded.imported, source=""))
         return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
 
+    def with_enough_cores(before: int) -> PlannedModel:
+        """The plan, of no more workers than cores where those that share one make it slower than a single one."""
+        nonlocal machines
+        found = planned(options)
+        if (fewer := with_a_core_each(options, found.plan)) is None:
+            return found
+        machines, told = None, dict(found.plan.certificate)[CORES].replace("share", "would share")
+        del sink.diagnostics[before:]
+        found = planned(fewer)
+        return replace(found, module=found.module.replace(found.plan, noted(found.plan, **{CORES: told})))
+
     if AUTO not in (options.batch, options.groups):
-        return planned(options)
+        return with_enough_cores(len(sink.diagnostics))
     from dnnc.compile.decoding.choice import Choosing
 
     progress("choose batch and groups", None)

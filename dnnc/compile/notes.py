@@ -7,11 +7,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dnnc.compile.flags import CompileOptions
 from ir.core.module import Plan
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
 from passes.framework.base import PassContext
+
+CORES = "cores"
+"""The key of which workers share cores."""
 
 
 def noted(plan: Plan, /, **notes: str) -> Plan:
@@ -64,7 +68,20 @@ def with_cores(plan: Plan, spec: str) -> Plan:
     if preset is None or not preset.cores or used <= preset.cores:
         return plan
     text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"
-    return noted(replace(plan, single=plan.single * preset.cores / used), cores=text)
+    return noted(replace(plan, single=plan.single * preset.cores / used), **{CORES: text})
+
+
+def with_a_core_each(options: CompileOptions, plan: Plan) -> CompileOptions | None:
+    """The options with as many workers as there are cores, where a plan for one sample alone is slower than one worker with a
+    core to itself because its workers share cores; None elsewhere, and where options ask for the plan or for devices of it."""
+    from dnnc.machines.presets import find_preset
+
+    shared = CORES in dict(plan.certificate) and plan.value > plan.single
+    asked = options.plan is not None or options.pipeline or options.stages or options.mesh or options.replicas or options.pins
+    if not (shared and plan.minimises.alone) or asked:
+        return None
+    preset = find_preset(options.topology.removeprefix("preset:"))
+    return replace(options, topology=options.topology.replace(f"cpu-{preset.workers}", f"cpu-{preset.cores}", 1))
 
 
 def origins(context: PassContext) -> str:

@@ -30,6 +30,18 @@ def test_workers_that_share_cores_promise_no_more_than_the_cores(tmp_path: Path,
     assert "cores" not in json.loads((out / "plan.json").read_text())["certificate"]
 
 
+def test_one_user_is_served_no_slower_than_by_one_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four workers at half speed were the best plan of these, and slower than one with a core to itself."""
+    model = "zoo:llama-7b,layers=2,hidden=192,heads=4,kv_heads=4,ffn=512,vocab=1000,cache=inplace,weights=declared"
+    told = ["--objective", "token-latency", "--context", "1024", "--plan-only", "-t", "preset:cpu-4,cores=2,memory=8GiB"]
+    assert main(["compile", model, *told, "-o", str(tmp_path / "out")]) == 0
+    assert "4 workers would share 2 cores: no faster than as many workers as cores" in capsys.readouterr().out
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["value"] <= plan["single"]
+    assert main(["compile", model, *told, "--mesh", "4", "-o", str(tmp_path / "four")]) == 0
+    assert json.loads((tmp_path / "four" / "plan.json").read_text())["certificate"]["cores"] == "4 workers share 2 cores"
+
+
 @pytest.mark.slow
 def test_a_run_says_that_its_predictions_are_of_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
