@@ -81,6 +81,18 @@ def cumulative(draft: Draft) -> None:
     draft.passes((0,))
 
 
+def fourier(draft: Draft) -> None:
+    """DFT(x, length, axis): the axis is whole, and so are real and imaginary parts, which are the last dimension."""
+    stated = draft.constant(2) if draft.present(2) else (draft.get("axis", -2 if draft.opset >= 20 else 1),)
+    if stated is None or len(stated) != 1:
+        raise UnfitError("the axis is not known")
+    axis = draft.dim(int(stated[0]), draft.rank(0))
+    for dim in range(draft.rank(0) - 1):
+        if dim != axis:
+            draft.tie(f"d{dim}", (0, dim), (-1, dim))
+    draft.passes((0,))
+
+
 def top_k(draft: Draft) -> None:
     """TopK: the axis is whole, in both results."""
     draft.tie_same((0, -1, -2), whole=(draft.axis("axis", -1),))
@@ -152,6 +164,7 @@ RULES: dict[str, Draw] = {
     "onnx.ArgMin": arg_extreme,
     "onnx.BatchNormalization": batch_norm,
     "onnx.CumSum": cumulative,
+    "onnx.DFT": fourier,
     "onnx.GroupNormalization": group_norm,
     "onnx.Hardmax": softmax,
     "onnx.InstanceNormalization": instance_norm,

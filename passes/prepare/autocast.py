@@ -31,7 +31,16 @@ NARROW = frozenset(f"onnx.{name}" for name in ("Attention", "Conv", "ConvTranspo
 """Operators that compute in the narrow type, whatever their operands are."""
 WIDE = frozenset(
     f"onnx.{name}"
-    for name in ("GRU", "GridSample", "LSTM", "NegativeLogLikelihoodLoss", "RNN", "ReduceProd", "SoftmaxCrossEntropyLoss")
+    for name in (
+        "DFT",
+        "GRU",
+        "GridSample",
+        "LSTM",
+        "NegativeLogLikelihoodLoss",
+        "RNN",
+        "ReduceProd",
+        "SoftmaxCrossEntropyLoss",
+    )
 )
 """Operators that compute in float32. PyTorch's ``LSTM`` and ``RNN`` are narrow; here each step of theirs would round."""
 BY_FIRST = frozenset(
@@ -151,14 +160,15 @@ class _Writer:
         return name in self.resources and isinstance(type_, TensorType) and type_.shape is not None and len(type_.shape) == 1
 
     def is_scalar(self, name: str) -> bool:
-        """Whether a name is of a constant of one element, or of a scalar; not of a weight that trains."""
+        """Whether a name is of a scalar, or of a constant of one dimension and one element that does not train: some exporters
+        write scalars so."""
         type_, resource = self.types.get(name), self.resources.get(name)
         if not isinstance(type_, TensorType) or type_.shape is None:
             return False
         maker = self.made.get(name)
         constant = resource is not None or (maker is not None and maker.name == "onnx.Constant")
         trained = resource is not None and any(isinstance(facet, OptimizerState) for facet in resource.facets)
-        return type_.shape == () or (constant and not trained and type_.elements == 1)
+        return type_.shape == () or (constant and not trained and type_.shape == (1,))
 
     def is_(self, name: str, dtype: DType) -> bool:
         type_ = self.types.get(name)

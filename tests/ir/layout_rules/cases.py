@@ -58,6 +58,7 @@ CASES: dict[str, Make] = {
     "onnx.Conv": product_cases.conv,
     "onnx.ConvTranspose": product_cases.conv_transpose,
     "onnx.CumSum": dimension_cases.cumulative,
+    "onnx.DFT": dimension_cases.fourier,
     "onnx.DepthToSpace": move_cases.depth_to_space,
     "onnx.DequantizeLinear": pointwise_cases.dequantize,
     "onnx.Dropout": pointwise_cases.dropout,

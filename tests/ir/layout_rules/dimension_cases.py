@@ -41,6 +41,14 @@ def cumulative(m: Maker) -> Case:
     return Case("onnx.CumSum", [m.floats(*shape), axis], {"exclusive": int(m.flag()), "reverse": int(m.flag())}, constants=(1,))
 
 
+def fourier(m: Maker) -> Case:
+    """Of real numbers, all frequencies or half of them; of complex numbers both ways."""
+    shape, parts = m.shape(), m.pick(1, 2)
+    axis = np.array(m.pick(*range(len(shape)), -2))
+    kind = "onesided" if parts == 1 else "inverse"
+    return Case("onnx.DFT", [m.floats(*shape, parts), None, axis], {kind: int(m.flag())}, constants=(2,))
+
+
 def top_k(m: Maker) -> Case:
     shape = m.shape()
     axis = m.axis(len(shape))

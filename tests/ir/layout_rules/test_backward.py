@@ -67,6 +67,7 @@ SMOOTH: list[Case] = [
     Case("onnx.ReduceMax", [f64(4, 8), np.array([1])], constants=(1,), opset=18),
     Case("onnx.ReduceSumSquare", [f64(4, 8), np.array([0])], constants=(1,), opset=18),
     Case("onnx.CumSum", [f64(4, 8), np.array(1)], constants=(1,)),
+    Case("onnx.DFT", [f64(4, 8, 1), np.array(8), np.array(1)], {"onesided": 1}, constants=(1, 2)),
     Case("onnx.Reshape", [f64(4, 8), np.array([4, 4, 2])]),
     Case("onnx.Transpose", [f64(4, 8, 2)], {"perm": [1, 2, 0]}),
     Case("onnx.Concat", [f64(4, 8), f64(4, 4)], {"axis": 1}),

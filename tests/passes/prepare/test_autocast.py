@@ -58,6 +58,33 @@ def test_operands_of_an_op_have_one_type(name: str) -> None:
             assert floats == {DType(name)}
 
 
+@pytest.mark.parametrize(
+    ("op", "wide"),
+    [
+        ("onnx.Add(%h, @scalar) : tensor<4x8x", False),
+        ("onnx.Add(%h, @one) : tensor<4x8x", False),
+        ("onnx.Add(%h, @tensor) : tensor<4x8x", True),
+        ("onnx.DFT(%h) {axis = 0, onesided = 0} : tensor<4x2x", True),
+    ],
+)
+def test_what_is_wide_behind_a_product(op: str, wide: bool) -> None:
+    """A constant of one element is a scalar, which widens nothing, unless it has two dimensions; PyTorch transforms no bf16."""
+    text = f"""module @m {{opset = 20}} {{
+  resource @scalar : tensor<f32> = splat(1.0)
+  resource @one : tensor<1xf32> = splat(1.0)
+  resource @tensor : tensor<1x1xf32> = splat(1.0)
+  func @main(%x: tensor<4x2xf32>, %w: tensor<2x8xf32>) -> (%z: tensor<f32>) {{
+    %h = onnx.MatMul(%x, %w) : tensor<4x8xf32>
+    %y = {op}f32>
+    %z = onnx.ReduceSum(%y) {{keepdims = 0}} : tensor<f32>
+  }}
+}}"""
+    ops = AutocastPass().run(parse_module(text, "wide.ir"), PassContext(dialects=DIALECTS)).entry.ops
+    (made,) = (op.results[0].type for op in ops if op.results[0].name == "%y")
+    assert isinstance(made, TensorType)
+    assert (made.dtype is DType.F32) is wide
+
+
 def test_a_device_type_without_a_rate_is_refused() -> None:
     text = TEXT.rstrip().removesuffix("}") + MACHINES
     AutocastPass().run(parse_module(text.replace("OTHER", "fast"), "m.ir"), PassContext(dialects=DIALECTS))

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 
 Draw = Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], torch.Tensor]
-_LEAST = 2.0**-25
-"""Of a uniform number whose logarithm is taken: half the least one that ``torch.rand`` draws behind 0."""
+
+
+def _positive(draw: Draw, like: torch.Tensor) -> torch.Tensor:
+    """Uniform numbers whose logarithm is finite. ``torch.rand`` draws multiples of eps / 2 of an element type; half of that
+    stands for 0."""
+    return draw(torch.rand_like, like).clamp(min=torch.finfo(like.dtype).eps / 4)
 
 
 def _normal(draw: Draw, mean: Any = 0.0, std: Any = 1.0, size: Any = None, generator: Any = None, **options: Any) -> Any:
@@ -35,7 +39,7 @@ def _uniform_(draw: Draw, into: torch.Tensor, *bounds: float, **named: Any) -> t
 
 def _exponential_(draw: Draw, into: torch.Tensor, lambd: float = 1.0, **_: Any) -> torch.Tensor:
     """By the inverse of the distribution function, 1 - exp(-lambd x)."""
-    return into.copy_(-torch.log(draw(torch.rand_like, into).clamp(min=_LEAST)) / lambd)
+    return into.copy_(-torch.log(_positive(draw, into)) / lambd)
 
 
 def _bernoulli(draw: Draw, input: torch.Tensor, p: float | None = None, **_: Any) -> torch.Tensor:
@@ -51,7 +55,7 @@ def _gumbel_softmax(
 ) -> torch.Tensor:
     """The softmax of logits with Gumbel noise, -log(-log(u)) of uniform u; with ``hard`` the best class, whose gradient is that
     of the softmax (Jang et al., "Categorical Reparameterization with Gumbel-Softmax", ICLR 2017)."""
-    uniform = draw(torch.rand_like, logits).clamp(min=_LEAST)
+    uniform = _positive(draw, logits)
     soft = ((logits - torch.log(-torch.log(uniform))) / tau).softmax(dim)
     if not hard:
         return soft

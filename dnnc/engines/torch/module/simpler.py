@@ -192,26 +192,44 @@ _SHIFT = 5
 """The series of Stirling is taken so far above the argument: what it leaves out is about 1e-8 there."""
 
 
+def _in_float32(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function of numbers of at least 32 bits, as torch computes it: in a series 16 bits cancel each other."""
+
+    def of(input: torch.Tensor) -> torch.Tensor:
+        made = input.dtype if input.is_floating_point() else torch.get_default_dtype()
+        wide = input.to(torch.promote_types(made, torch.float32))
+        return function(wide[None, None]).squeeze(0).squeeze(0).to(made)
+
+    return of
+
+
+def _parts(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A number above 0 by which the function of each element is known, and the element itself where it is not above 0. The
+    one has the two dimensions of ``_in_float32``, so autocast takes it for no scalar and widens what is computed with it."""
+    one = input.new_ones([1] * input.dim())
+    return torch.where(input > 0, input, one - input), torch.where(input > 0, one / 2, input)
+
+
+@_in_float32
 def _log_gamma(input: torch.Tensor) -> torch.Tensor:
     """``torch.lgamma``: the series of Stirling, the recurrence down from it, and the reflection of numbers that are not above 0
     (Abramowitz and Stegun, "Handbook of Mathematical Functions", 6.1.41, 6.1.15 and 6.1.17)."""
-    x = torch.where(input > 0, input, 1 - input)
+    x, below = _parts(input)
     z = x + _SHIFT
     series = (1 / 12 - (1 / 360 - 1 / (1260 * z * z)) / (z * z)) / z
     found = (z - 0.5) * torch.log(z) - z + 0.5 * math.log(2 * math.pi) + series
     found = found - sum(torch.log(x + k) for k in range(_SHIFT))
-    below = torch.where(input > 0, 0.5, input)
     return torch.where(input > 0, found, math.log(math.pi) - torch.log(torch.sin(math.pi * below).abs()) - found)
 
 
+@_in_float32
 def _digamma(input: torch.Tensor) -> torch.Tensor:
     """``torch.digamma``, likewise (6.3.18, 6.3.5 and 6.3.7)."""
-    x = torch.where(input > 0, input, 1 - input)
+    x, below = _parts(input)
     z = x + _SHIFT
     square = z * z
     found = torch.log(z) - 0.5 / z - (1 / 12 - (1 / 120 - 1 / (252 * square)) / square) / square
     found = found - sum(1 / (x + k) for k in range(_SHIFT))
-    below = torch.where(input > 0, 0.5, input)
     return torch.where(input > 0, found, found - math.pi / torch.tan(math.pi * below))
 
 

@@ -86,6 +86,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "SoftmaxCrossEntropyLoss": lambda x: functional.cross_entropy(x, torch.zeros(8, dtype=torch.long)),
     "NegativeLogLikelihoodLoss": lambda x: functional.nll_loss(x, torch.zeros(8, dtype=torch.long)),
     "ReduceProd": lambda x: x.prod(-1),
+    "DFT": lambda x: torch.view_as_real(torch.fft.fft(x)),
     "GridSample": lambda x: functional.grid_sample(x[None, None], x[None, :, :2, None].transpose(2, 3), align_corners=False),
     "Softmax": lambda x: x.softmax(-1),
     "LayerNormalization": lambda x: functional.layer_norm(x, (8,), x[0].float(), x[0].float()),

@@ -81,6 +81,22 @@ def test_gamma_functions_are_those_of_torch(name: str) -> None:
     torch.testing.assert_close(found.grad, wanted.grad, rtol=2e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_numbers_of_16_bits_are_drawn_and_computed_as_torch_does(kind: Any) -> None:
+    """A 0 among uniform numbers, which are one of 2048 in f16, is no infinity; series are those of float32."""
+    assert bool(drawn("exponential_", torch.empty(MANY, dtype=kind)).isfinite().all())
+    given = torch.linspace(0.1, 50, 200).to(kind)
+    for name in ("lgamma", "digamma"):
+        found = SIMPLER[name](given)
+        assert found.dtype is kind
+        torch.testing.assert_close(found, getattr(torch, name)(given), rtol=torch.finfo(kind).eps, atol=1e-3)
+
+
+def test_gamma_functions_of_integers_and_of_a_number() -> None:
+    for given in (torch.tensor([1, 2, 5]), torch.tensor(2.5)):
+        torch.testing.assert_close(SIMPLER["lgamma"](given), torch.lgamma(given), rtol=3e-6, atol=3e-6)
+
+
 def test_a_permutation_is_tried_with_another() -> None:
     rows = torch.stack([torch.randperm(6) for _ in range(4)])
     _, (other,) = _arguments((rows,))
