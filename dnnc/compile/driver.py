@@ -395,8 +395,8 @@ def _planned(
     if options.training.no_decay and not decays(module, options.training):
         sink.warn(NothingDecays(), where="--no-decay")
     update = update_text(module)
-    sets = {"meshes": sets_of_devices(pipeline, topology), "ports": ports_of_replicas(pipeline, topology)}
-    told = noted(plan, profile=loaded.note, seconds=origins(context), plan=searched, update=update, **sets)
+    meshes = sets_of_devices(pipeline, topology)
+    told = noted(plan, profile=loaded.note, seconds=origins(context), meshes=meshes, plan=searched, update=update)
     certified = with_callers(with_restrictions(told, restrictions(options, topology), topology), topology)
     certified = with_uncounted(with_cores(certified, options.topology), module, topology)
     prompt = None
@@ -415,11 +415,6 @@ def _planned(
 def sets_of_devices(pipeline: Sequence[Pass], topology: Topology) -> str:
     """As of the pass ``partition`` of the pipeline; empty without it."""
     return next((str(step.sets_of_devices(topology)) for step in pipeline if hasattr(step, "sets_of_devices")), "")
-
-
-def ports_of_replicas(pipeline: Sequence[Pass], topology: Topology) -> str:
-    """Likewise."""
-    return next((str(step.ports_of_replicas(topology)) for step in pipeline if hasattr(step, "ports_of_replicas")), "")
 
 
 def _written(

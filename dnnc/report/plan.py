@@ -91,7 +91,7 @@ def plan_headline(plan: Plan) -> str:
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
-    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "meshes", "ports")]
+    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "meshes")]
     if restricted := dict(plan.certificate).get("restricted"):
         by, _, without = restricted.partition("; ")
         lines += [f"  restricted {by}", f"    {without}"]

@@ -215,18 +215,6 @@ class PartitionPass(LatticeSearch, MeshOptions):
         what = "others" if len(told) > 1 else "other orders" if every else "other sizes"
         return f"{', '.join(told)} (no {what} are searched)" if told else ""
 
-    def ports_of_replicas(self, topology: Topology) -> str:
-        """On which devices replicas of a stage are searched; empty if on any of one type. The search on meshes tries all, but
-        not in training."""
-        from passes.costs.network import network
-        from passes.stages.from_ir import kinds_of
-
-        lattice = self.mesh == NO_MESH or (self.mesh == ANY_FORM and (self.training or not self._beside(topology)))
-        if self.replicas == 1 or not lattice or objective_of(self.objective).decodes:
-            return ""
-        kinds = [(kind.type, kind.memory) for kind in kinds_of(topology, network(topology))]
-        return "" if len(set(kinds)) == len(kinds) else "replicas on devices of like ports (no others are searched)"
-
     def _beside(self, topology: Topology) -> bool:
         """Whether devices and options allow stages on meshes beside others."""
         return 1 < len(topology.devices) > self.stages and not self.without_mesh

@@ -9,10 +9,9 @@ type, each channel the route between its two devices, and the plan the numbers t
   a ``Transfer`` facet costs that;
 - a shared or half-duplex link is busy for the bytes of all that crosses it;
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
-  port model's, hence not below the bound, which stays as it is. Only replicas on devices of unlike ports may be, which the
-  search over the lattice does not try: then the bound is one that takes no search. Of a decoder's groups a replica counts for
-  those that it serves; planned for tokens the value is at least what a group takes through all stages, shared by the groups
-  in flight, and counts each sequence of a group.
+  port model's, hence not below the bound, which stays as it is. Of a decoder's groups a replica counts for those that it
+  serves; planned for tokens the value is at least what a group takes through all stages, shared by the groups in flight, and
+  counts each sequence of a group.
 
 The value of a training step is what the pipeline takes to fill, run and drain when every stage is as slow as the slowest;
 seconds per microbatch are then of both passes, with the part of the update that falls to one (``passes.costs.learning``), and
@@ -46,7 +45,7 @@ from ir.core.outcomes import TIGHT
 from ir.core.topology import Device, Topology
 from passes.costs.learning import ASYNCHRONOUS, InFlight, learning_seconds, step_seconds
 from passes.costs.memory.footprint import Footprint
-from passes.costs.network import Network, network
+from passes.costs.network import network
 from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
@@ -141,19 +140,14 @@ class PlacePass(Pass):
                 step_seconds(period, plan.microbatches, shared, flush=plan.flush) for period in (value, of_ports)
             )
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
-        bound, certificate = plan.bound, dict(plan.certificate)
+        bound = plan.bound
         if value < bound * (1 - TIGHT) and plan.in_steps:
             # The search on meshes counts the update of a weight in each stage that reads it; the trainer makes it in one.
             once = math.fsum(row["sync"] for row in steps)
             bound = max(0.0, bound - once * (plan.microbatches + len(stages) - 1) / plan.microbatches)
-        if value < bound * (1 - TIGHT) and _of_unlike_ports(
-            [stage.devices for stage in stages], context.analyses.get(network, topology)
-        ):
-            bound, certificate["bound"] = _bound_of_any(module, plan, topology, context)
         if value < bound * (1 - TIGHT) and not _searched(plan, context):
             raise InvalidInput(FalseBound(bound, value), where=plan.name)
-        told = tuple(sorted(certificate.items()))
-        placed = replace(plan, stages=tuple(stages), port_value=port_value, certificate=told)
+        placed = replace(plan, stages=tuple(stages), port_value=port_value)
         placed = assessed(placed, module.entry, value, bound)
         context.count(self.name, value=placed.value, port_value=port_value, interrupted=int(search.interrupted))
         return module.replace(plan, placed)
@@ -223,23 +217,6 @@ def _searched(plan: Plan, context: PassContext) -> bool:
     """Whether a search of this run made the plan. Else it was read, as text or by ``assign``, and what its bound was proven of,
     or the bound itself, may have been edited since."""
     return any(name in context.statistics for name in PLANNERS) and STATED not in dict(plan.certificate)
-
-
-def _of_unlike_ports(stages: Sequence[Sequence[str]], net: Network) -> bool:
-    """Whether some stage has replicas on devices of unlike ports, which the search over the lattice does not try."""
-    ports = [{(port.latency, port.bandwidth) for port in map(net.port, devices)} for devices in stages]
-    return any(len(own) > 1 for own in ports)
-
-
-def _bound_of_any(module: Module, plan: Plan, topology: Topology, context: PassContext) -> tuple[float, str]:
-    """A bound of plans with replicas on any devices, and how it was reached: without a search."""
-    from passes.partition.replay.assign import plan_bound, step_bound
-
-    net = context.analyses.get(network, topology)
-    if plan.in_steps:
-        return step_bound(module, topology, net, plan.microbatches, alone=False)
-    bound, _, reason = plan_bound(module, topology, net, plan.comm, replicated=True)
-    return bound / plan.tokens, reason
 
 
 def _warn_of_spare(context: PassContext, stage: int, memory: Footprint, devices: Sequence[Device], topology: Topology) -> None:

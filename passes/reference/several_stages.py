@@ -130,14 +130,14 @@ def _others(asked: Asked, solution: Solution, search: Callable[[Problem, float],
     if single is not None:
         yield single
     slow = np.stack([_slowest(asked, kind.devices, own) for kind, own in zip(problem.kinds, problem.transfer, strict=True)])
-    every = [(number, kind.devices) for number, kind in enumerate(problem.kinds)]
+    every = list(enumerate(problem.kinds))
     tried = [(every, slow), *((parts, problem.transfer) for parts, _ in devices_of_hosts(asked.topology, problem, alone=False))]
     for index, (parts, transfer) in enumerate(tried):
         left = ends - now()
         if left <= 0:
             return
         numbers = [number for number, _ in parts]
-        kinds = tuple(replace(problem.kinds[number], devices=names) for number, names in parts)
+        kinds = tuple(kind for _, kind in parts)
         part = replace(problem, kinds=kinds, seconds=problem.seconds[numbers], transfer=transfer[numbers])
         found = search(part, left / (len(tried) - index))
         if found.stages is not None:

@@ -49,12 +49,21 @@ def prices(problem: Problem) -> Floats:
         kept = tuple(problem.kinds[k] for k in alone)
         single = prices(replace(problem, kinds=kept, seconds=problem.seconds[alone], transfer=problem.transfer[alone]))
         return np.array([kind.replicas * single[alone.index(pool)] for kind, pool in zip(problem.kinds, pool_of, strict=True)])
-    kinds = len(problem.kinds)
-    counts = np.array([kind.count for kind in problem.kinds], dtype=np.float64)
+    # Kinds that compute alike, as those of one type, have one price: a stage may be on devices of several.
+    rows: dict[bytes, int] = {}
+    alike = np.array([rows.setdefault(row.tobytes(), len(rows)) for row in problem.seconds], np.int64)
+    seconds = np.array([np.frombuffer(row) for row in rows]).reshape(len(rows), problem.size)
+    counts = np.zeros(len(rows))
+    np.add.at(counts, alike, [kind.count for kind in problem.kinds])
+    return _prices_of(seconds, counts)[alike]
+
+
+def _prices_of(seconds: Floats, counts: Floats) -> Floats:
+    """``prices`` of so many devices of each row."""
+    kinds, nodes = seconds.shape
     uniform = np.full(kinds, 1.0 / counts.sum())
-    if kinds == 1 or not problem.size or all(np.array_equal(problem.seconds[0], row) for row in problem.seconds[1:]):
+    if kinds == 1 or not nodes:
         return uniform
-    seconds = problem.seconds
     if kinds == 2:
         return _two_prices(seconds, counts)
     shares = np.full(kinds, 1.0 / kinds)
@@ -63,21 +72,21 @@ def prices(problem: Problem) -> Floats:
     if (totals > 0).all():
         shares = counts / totals
         shares /= shares.sum()
-    best, best_value = uniform, float(node_weights(problem, uniform).sum())
+    best, best_value = uniform, float(_weights(seconds, uniform).sum())
     idle = 0
     for step in range(_STEPS):
         price = shares / counts
         with np.errstate(invalid="ignore"):
             priced = np.where(np.isfinite(seconds), price[:, None] * seconds, np.inf)
         cheapest = priced.argmin(axis=0)
-        taken = priced[cheapest, np.arange(problem.size)]
+        taken = priced[cheapest, np.arange(nodes)]
         value = float(taken[np.isfinite(taken)].sum())
         idle = 0 if value > best_value * (1 + 1e-4) else idle + 1
         if value > best_value:
             best, best_value = price, value
         if idle > _IDLE_STEPS:
             break
-        gradient = np.bincount(cheapest, weights=seconds[cheapest, np.arange(problem.size)], minlength=kinds) / counts
+        gradient = np.bincount(cheapest, weights=seconds[cheapest, np.arange(nodes)], minlength=kinds) / counts
         largest = gradient.max()
         if not np.isfinite(largest) or largest <= 0:
             break
@@ -108,9 +117,14 @@ def _two_prices(seconds: Floats, counts: Floats) -> Floats:
 
 def node_weights(problem: Problem, price: Floats) -> Floats:
     """w(v) for the given prices; 0 for a node that no kind supports (it makes the problem infeasible elsewhere)."""
+    return _weights(problem.seconds, price)
+
+
+def _weights(seconds: Floats, price: Floats) -> Floats:
+    """``node_weights`` of these seconds by kind and node."""
     with np.errstate(invalid="ignore"):
-        priced = np.where(np.isfinite(problem.seconds), price[:, None] * problem.seconds, np.inf)
-    weights = priced.min(axis=0) if problem.size else np.zeros(0)
+        priced = np.where(np.isfinite(seconds), price[:, None] * seconds, np.inf)
+    weights = priced.min(axis=0) if seconds.shape[1] else np.zeros(0)
     return np.where(np.isfinite(weights), weights, 0.0)
 
 

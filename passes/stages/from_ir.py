@@ -29,16 +29,25 @@ from passes.stages.problem import Kind, Problem
 
 
 def kinds_of(topology: Topology, net: Network, pinned: frozenset[str] = frozenset()) -> tuple[Kind, ...]:
-    """Kinds of devices in the topology's order; each of ``pinned`` stands alone."""
-    found: dict[tuple[object, ...], list[str]] = {}
+    """Kinds of devices in the topology's order; each of ``pinned`` stands alone. Of one type those with most memory come before
+    others (``Kind.better``), of these those with most bandwidth, of these those with least latency."""
+    found: dict[tuple[str, int | None, float, float, str], list[str]] = {}
     for device in topology.devices:
         port = net.port(device.name)
         alone = device.name if device.name in pinned else ""
         found.setdefault((device.type, topology.memory(device), port.latency, port.bandwidth, alone), []).append(device.name)
-    return tuple(
-        Kind(topology.device(devices[0]).type, tuple(devices), topology.memory(topology.device(devices[0])))
-        for devices in found.values()
-    )
+
+    def rank(key: tuple[str, int | None, float, float, str]) -> tuple[float, float, float]:
+        _, memory, latency, bandwidth, _ = key
+        return -math.inf if memory is None else -memory, -bandwidth, latency
+
+    kinds = []
+    for key, devices in found.items():
+        type_, memory, *_, alone = key
+        others = sorted((one for one in found if one[0] == type_ and not one[-1] and rank(one) < rank(key)), key=rank)
+        better = () if alone else tuple(tuple(found[one]) for one in reversed(others))
+        kinds.append(Kind(type_, tuple(devices), memory, better=better))
+    return tuple(kinds)
 
 
 def problem_of(

@@ -20,7 +20,11 @@ readers must lie in different stages, ``stages`` when their number is prescribed
 Invariants (``Problem.check``): nodes are in topological order, so every reader of a tensor comes after its maker;
 readers are ascending, without repeats; each kind has at least one device; devices of one kind are interchangeable.
 
-A stage on several devices is one of a kind of its own (``replicas``): kinds that name the same devices share them.
+A stage on several devices is one of a kind of its own (``replicas``): kinds that name the same devices share them. Its devices
+are of one type. They may be of several kinds, which stand in one order (``Kind.better``); the stage is then of the last of
+theirs, and costs and holds what it does on a device of that kind: exact where each kind has ports no worse than the next, else
+a lower bound. Nothing is lost if the stages of a plan, in any order, take devices of the last kind that is left to each: what
+is better will do for all stages that what is taken will do for.
 """
 
 from __future__ import annotations
@@ -48,23 +52,43 @@ FAR = 100.0
 @dataclass(frozen=True)
 class Kind:
     """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
-    ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes."""
+    ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes. ``better``: the devices of each kind of
+    the same type with no less memory that comes before this one, nearest first; a stage takes these where its own are taken."""
 
     type: str
     devices: tuple[str, ...]
     memory: int | None = None
     replicas: int = 1
     handover: float = 0.0
+    better: tuple[tuple[str, ...], ...] = ()
 
     @property
     def count(self) -> int:
         return len(self.devices)
+
+    @property
+    def most(self) -> int:
+        """Devices that a stage of this kind may have."""
+        return self.count + sum(map(len, self.better))
 
 
 def pools(kinds: Sequence[Kind]) -> tuple[int, ...]:
     """Of each kind the first that has the same devices: the one without replicas. Kinds of one pool share its devices."""
     first: dict[tuple[str, ...], int] = {}
     return tuple(first.setdefault(kind.devices, k) for k, kind in enumerate(kinds))
+
+
+def taken_from(kinds: Sequence[Kind]) -> tuple[tuple[int, ...], ...]:
+    """Of each kind the pools whose devices its stages take, in this order: its own, and, where stages may have replicas, those
+    of ``better`` devices."""
+    pool_of = pools(kinds)
+    if len(set(pool_of)) == len(kinds):
+        return tuple((pool,) for pool in pool_of)
+    number = {kinds[pool].devices: pool for pool in pool_of}
+    return tuple(
+        (pool, *(number[devices] for devices in kind.better if devices in number))
+        for pool, kind in zip(pool_of, kinds, strict=True)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,12 +325,11 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
 
 def crowding(kinds: Sequence[Kind], chosen: Sequence[int]) -> list[str]:
     """Where stages of the kinds ``chosen`` need more devices than there are, as text."""
-    pool_of = pools(kinds)
-    found = []
-    for pool in dict.fromkeys(pool_of):
-        used = sum(kinds[k].replicas for k in chosen if pool_of[k] == pool)
-        if used > kinds[pool].count:
-            found.append(f"stages on {used} devices of kind {kinds[pool].type}, there are {kinds[pool].count}")
+    sources, found = taken_from(kinds), []
+    for own in dict.fromkeys(sources):
+        used = sum(kinds[k].replicas for k in chosen if set(sources[k]) <= set(own))
+        if used > (count := sum(kinds[pool].count for pool in own)):
+            found.append(f"stages on {used} devices of kind {kinds[own[0]].type}, there are {count}")
     return found
 
 

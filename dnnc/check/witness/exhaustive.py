@@ -90,6 +90,7 @@ class Search:
             port = facts.net.port(device.name)
             found.setdefault((device.type, facts.topology.memory(device), port.latency, port.bandwidth), []).append(device)
         self.kinds = [Kind(devices[0], len(devices)) for devices in found.values()]
+        self.sources = [self.ordered(number) for number in range(len(self.kinds))]
         count = len(facts.ops)
         self.before = [0] * count
         for tensor in facts.tensors:
@@ -97,6 +98,27 @@ class Search:
                 self.before[reader] |= 1 << tensor.maker
         self.rows = {kind.device.type: self.single(kind) for kind in self.kinds}
         self.loads: dict[tuple[int, int], list[Stage]] = {}
+
+    def ordered(self, number: int) -> list[int]:
+        """The kinds whose devices a stage of one kind takes, this one first, then those of its type that come before it: with
+        more memory, else more bandwidth, else less latency. The last kind of a stage's devices says what it costs and holds at
+        least; to take of that kind first leaves the others, which will do for all stages, to those to come."""
+        if self.most == 1:
+            return [number]
+        ranks = []
+        for kind in self.kinds:
+            memory, port = self.facts.topology.memory(kind.device), self.facts.net.port(kind.device.name)
+            ranks.append((-math.inf if memory is None else -memory, -port.bandwidth, port.latency))
+        alike = [k for k, kind in enumerate(self.kinds) if kind.device.type == self.kinds[number].device.type]
+        return sorted((k for k in alike if ranks[k] <= ranks[number]), key=lambda k: ranks[k], reverse=True)
+
+    def taken(self, used: tuple[int, ...], stage: Stage) -> tuple[int, ...] | None:
+        """Devices of each kind that are used with one stage more; None where there are too few."""
+        after, wanted = list(used), stage.replicas
+        for k in self.sources[stage.kind]:
+            more = min(wanted, self.kinds[k].count - used[k])
+            after[k], wanted = used[k] + more, wanted - more
+        return None if wanted else tuple(after)
 
     @cached_property
     def memory_matters(self) -> bool:
@@ -137,7 +159,11 @@ class Search:
     def steps(self, downsets: int) -> int:
         """About how many steps a search takes."""
         used = math.prod(kind.count + 1 for kind in self.kinds)
-        return downsets * downsets // 2 * used * sum(min(self.most, kind.count) for kind in self.kinds)
+        return downsets * downsets // 2 * used * sum(min(self.most, self.largest(k)) for k in range(len(self.kinds)))
+
+    def largest(self, number: int) -> int:
+        """Devices that a stage of one kind may have."""
+        return sum(self.kinds[k].count for k in self.sources[number])
 
     def run(self, downsets: Sequence[int]) -> float:
         """The least value of all plans; inf where none fits."""
@@ -151,10 +177,10 @@ class Search:
                 for stage in self.stages(done, larger):
                     behind = stage.replicas * (-(-self.microbatches // stage.replicas) - 1)
                     for (used, longest, count), value in best[done].items():
-                        taken, stages = used[stage.kind] + stage.replicas, min(count + 1, self.asked)
-                        if taken > self.kinds[stage.kind].count or 0 < self.asked == count:
+                        taken, stages = self.taken(used, stage), min(count + 1, self.asked)
+                        if taken is None or 0 < self.asked == count:
                             continue
-                        key = (*used[: stage.kind], taken, *used[stage.kind + 1 :]), max(longest, behind), stages
+                        key = taken, max(longest, behind), stages
                         if (load := max(value, stage.load)) < best[larger].get(key, math.inf):
                             best[larger][key] = load
         ends = [
@@ -184,7 +210,7 @@ class Search:
                 continue
             type_ = self.facts.topology.type(kind.device.type)
             receive, send = self.transfers(done, own, kind)
-            for replicas in range(1, min(self.most, kind.count) + 1):
+            for replicas in range(1, min(self.most, self.largest(number)) + 1):
                 alone = self.plan.in_steps and own == (1 << len(self.before)) - 1  # replicas read their own samples
                 compute = self.compute(own, kind, replicas) + (0.0 if alone else type_.handover)
                 if math.isfinite(compute):

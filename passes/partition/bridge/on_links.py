@@ -17,7 +17,7 @@ compared with the best plans of the devices of one host each, and where it has r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +39,7 @@ from passes.stages.lattice.dp import Stages
 from passes.stages.placement import Placement, PlacementProblem
 from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import PlacementSearch
-from passes.stages.problem import Kind, Problem, plan_costs, pools
+from passes.stages.problem import Kind, Problem, plan_costs, pools, taken_from
 
 MOST_HOSTS = 8
 """Hosts of different devices whose own plans are looked for."""
@@ -124,7 +124,7 @@ def best_on_one_host(
         if now() > ends:
             break
         numbers = [number for number, _ in parts]
-        some = tuple(replace(problem.kinds[number], devices=names) for number, names in parts)
+        some = tuple(kind for _, kind in parts)
         found = search(replace(problem, kinds=some, seconds=problem.seconds[numbers], transfer=problem.transfer[numbers]), here)
         if found.interrupted:
             return replace(solution, interrupted=True)
@@ -151,29 +151,34 @@ def _value(asked: Asked, solution: Solution, ends: float) -> float:
     return link_value(asked, asked.members(uncut(stages)), solution.devices, kinds, ends)
 
 
-def devices_of_hosts(
-    topology: Topology, problem: Problem, *, alone: bool
-) -> list[tuple[list[tuple[int, tuple[str, ...]]], bool]]:
+def devices_of_hosts(topology: Topology, problem: Problem, *, alone: bool) -> list[tuple[list[tuple[int, Kind]], bool]]:
     """Kinds with some of their devices, those of one host (True), and with ``alone`` all devices without replicas (False)."""
-    found: dict[object, tuple[list[tuple[int, tuple[str, ...]]], bool]] = {}
+    found: dict[object, tuple[list[tuple[int, Kind]], bool]] = {}
     for host in topology.hosts:
         own = {device.name for device in topology.devices if device.host == host.name}
-        kinds = [(number, tuple(name for name in kind.devices if name in own)) for number, kind in enumerate(problem.kinds)]
-        kinds = [(number, names) for number, names in kinds if len(names) >= problem.kinds[number].replicas]
+        kinds = [(number, _among(kind, own)) for number, kind in enumerate(problem.kinds)]
+        kinds = [(number, kind) for number, kind in kinds if kind.devices and kind.most >= kind.replicas]
         if kinds and len(found) < MOST_HOSTS:
-            found.setdefault(tuple((number, len(names)) for number, names in kinds), (kinds, True))
-    every = [(number, kind.devices) for number, kind in enumerate(problem.kinds) if kind.replicas == 1]
+            found.setdefault(tuple((number, kind.count) for number, kind in kinds), (kinds, True))
+    every = [(number, kind) for number, kind in enumerate(problem.kinds) if kind.replicas == 1]
     return [*found.values(), *([(every, False)] if alone else [])]
 
 
+def _among(kind: Kind, names: Container[str]) -> Kind:
+    """The kind with those of its devices that are among ``names``."""
+    devices, *better = (tuple(name for name in own if name in names) for own in (kind.devices, *kind.better))
+    return replace(kind, devices=devices, better=tuple(own for own in better if own))
+
+
 def _in_turn(kinds: Sequence[Kind], stages: Stages) -> tuple[tuple[str, ...], ...]:
-    """The devices of each stage, the next ones of its kind."""
-    left, pool_of = {kind.devices: list(kind.devices) for kind in kinds}, [kind.devices for kind in kinds]
+    """The devices of each stage, the next ones of those that its kind takes."""
+    left, sources = {kind.devices: list(kind.devices) for kind in kinds}, taken_from(kinds)
     found = []
     for kind, _ in stages:
-        mine, count = left[pool_of[kind]], kinds[kind].replicas
-        found.append(tuple(mine[:count]))
-        del mine[:count]
+        mine = [name for pool in sources[kind] for name in left[kinds[pool].devices]][: kinds[kind].replicas]
+        found.append(tuple(mine))
+        for pool in sources[kind]:
+            left[kinds[pool].devices] = [name for name in left[kinds[pool].devices] if name not in mine]
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ every stage holds (``InFlight``); the exact memory of its plan is looked at afte
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -165,22 +166,24 @@ class Steps:
         for row, kind in zip(found, kinds, strict=True):
             r = kind.replicas
             if r > 1 and not self.topology.type(kind.type).free_transfers:
-                bandwidth, latency = self.best_ring(kind.devices, r)
+                bandwidth, latency = self.best_ring(kind)
                 row += 2 * (r - 1) * (updated[1] / r / bandwidth + updated[2] * latency)
         return found
 
-    def best_ring(self, names: Sequence[str], count: int) -> tuple[float, float]:
-        """At most the bandwidth, and at least the latency, of a ring of ``count`` of these devices: those of their ports or, of
-        devices on a host each, those with which each reaches another, of the slowest of as many."""
-        port, hosts = self.network.port(names[0]), {self.network.host(name) for name in names}
-        if len(hosts) < len(names) or len(names) > MOST_ALONE:
+    def best_ring(self, kind: Kind) -> tuple[float, float]:
+        """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
+        and, of devices on a host each, those with which each reaches another, of the slowest of as many."""
+        names, port = (*kind.devices, *itertools.chain(*kind.better)), self.network.port(kind.devices[0])
+        if len({self.network.host(name) for name in names}) < len(names) or len(names) > MOST_ALONE:
             return port.bandwidth, port.latency
         try:
             paths = [[self.network.path(one, two) for two in names if two != one] for one in names]
         except Unreachable:
             return port.bandwidth, port.latency
         bandwidths = sorted((max(path.bandwidth for path in own) for own in paths), reverse=True)
-        return bandwidths[count - 1], sorted(min(path.latency for path in own) for own in paths)[count - 1]
+        latencies = sorted(min(path.latency for path in own) for own in paths)
+        slowest = kind.replicas - 1
+        return min(port.bandwidth, bandwidths[slowest]), max(port.latency, latencies[slowest])
 
     def unhidden(self, problem: Problem, groups: Groups) -> Floats:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
@@ -220,7 +223,7 @@ class Steps:
         return stages_in_flight(self.module, own, on, self.microbatches, self.family)
 
     def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
-        """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates
+        """The problem whose stages may run on up to ``most`` devices of a type: these share the microbatches, but each updates
         all weights, and they add up their gradients, of which it counts what is surely not hidden (``unhidden``)."""
         kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
         rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
@@ -261,8 +264,8 @@ class Steps:
 
     @cached_property
     def copies(self) -> tuple[float, int]:
-        """The shortest step of replicas of the whole model on devices of one kind that hold it, on their best ports, and their
-        number; infinite where none holds it."""
+        """The shortest step of replicas of the whole model on devices of one type that hold it, on the slowest of their ports,
+        and their number; infinite where none holds it."""
         if self.fewest > 1:
             return math.inf, 1
         every = range(len(self.module.entry.ops))
@@ -273,7 +276,7 @@ class Steps:
             type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
             works, speed = learning_seconds(self.module, type_), Speed(port.bandwidth, port.latency)
             seconds = math.fsum(one.both for one in works)
-            for r in range(1, min(kind.count, self.replicas, self.microbatches) + 1):
+            for r in range(1, min(kind.most, self.replicas, self.microbatches) + 1):
                 flight = InFlight.of(self.microbatches, [r], self.family)
                 if kind.memory is not None:
                     if flight not in needed:
@@ -299,7 +302,7 @@ class Steps:
     @property
     def replicates(self) -> bool:
         """Whether some stage may have replicas."""
-        most = max(kind.count for kind in self._alone[0].kinds)
+        most = max(kind.most for kind in self._alone[0].kinds)
         return min(most, self.replicas, self.microbatches) > 1
 
     @cached_property

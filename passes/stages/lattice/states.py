@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from passes.stages.arrays import Ints
-from passes.stages.problem import Floats, Problem, pools
+from passes.stages.problem import Floats, Problem, pools, taken_from
 
 MOST_STATES = 4096
 """Vectors of devices used beyond which only sequences are tried: nine different devices and more."""
@@ -83,11 +83,14 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
     bound = problem.devices if problem.stages is None else problem.stages
     following = np.full((total, len(problem.kinds)), -1, np.int64)
     more = made < bound
-    for k, kind in enumerate(problem.kinds):
-        place = alone.index(pool_of[k])
-        fits = more & (devices[:, place] <= limits[place] - kind.replicas)
-        following[fits, k] = numbers[fits] + kind.replicas * strides[place] + (strides[-1] if counted else 0)
     left = most[: len(alone)] - devices
+    for k, (kind, sources) in enumerate(zip(problem.kinds, taken_from(problem.kinds), strict=True)):
+        after, wanted = numbers + (strides[-1] if counted else 0), np.full(total, kind.replicas)
+        for place in map(alone.index, sources):
+            taken = np.minimum(left[:, place], wanted)
+            after, wanted = after + taken * strides[place], wanted - taken
+        fits = more & (wanted == 0)
+        following[fits, k] = after[fits]
     remaining = np.where(more, problem.devices, 0) if counted else np.maximum(bound - made, 0)
     behind = np.zeros(total)
     rates = price[alone].tolist()
@@ -143,23 +146,27 @@ def sequences(problem: Problem) -> list[tuple[int, ...]]:
     speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
     # Without replicas no plan has more stages than nodes.
     most = problem.size if len(alone) == len(problem.kinds) else problem.devices
-    given = [k for k in alone for _ in range(min(problem.kinds[k].count, max(most, 1)))]
-    fast = sorted(given, key=lambda k: (speed[k], k))
+    sources = taken_from(problem.kinds)
+    near = {k: (sources[k][-1], -len(sources[k])) for k in alone}  # those that a stage may have together, the last kind first
+    given = [k for k in sorted(alone, key=near.__getitem__) for _ in range(min(problem.kinds[k].count, max(most, 1)))]
+    fast = sorted(given, key=lambda k: (speed[k], near[k]))
     return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
 def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -> States:
     """State (p, u): the devices before position p were used or left out, u of them used (0 when their number is free)."""
-    devices, kinds, pool_of = len(sequence), len(problem.kinds), pools(problem.kinds)
+    devices, kinds, pool_of, sources = len(sequence), len(problem.kinds), pools(problem.kinds), taken_from(problem.kinds)
     levels = 1 if problem.stages is None else problem.stages + 1
     step = 0 if levels == 1 else 1
     width = np.array([kind.replicas for kind in problem.kinds])
-    pool = np.array(pool_of)
+    takes = np.zeros((kinds, kinds), np.bool_)
+    for k, own in enumerate(sources):
+        takes[list(own), k] = True
     following = np.full(((devices + 1) * levels, kinds), -1, np.int64)
-    nearest, run = np.full(kinds, -1), 0  # position after the next place for each kind; devices of one kind from here on
+    nearest, run = np.full(kinds, -1), np.zeros(kinds, np.int64)  # of each kind: after its next place; its devices from here on
     for position in range(devices - 1, -1, -1):
-        run = run + 1 if position + 1 < devices and sequence[position + 1] == sequence[position] else 1
-        nearest = np.where((pool == sequence[position]) & (width <= run), position + width, nearest)
+        run = np.where(takes[sequence[position]], run + 1, 0)
+        nearest = np.where((run > 0) & (width <= run), position + width, nearest)
         for level in range(levels - step):
             following[position * levels + level] = np.where(nearest >= 0, nearest * levels + level + step, -1)
     spent = np.concatenate([[0.0], np.cumsum(price[list(sequence)])])

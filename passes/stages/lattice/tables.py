@@ -27,7 +27,7 @@ from passes.stages.bounds import node_weights
 from passes.stages.lattice.kernel_arrays import Graph
 from passes.stages.lattice.states import states
 from passes.stages.load import COMM
-from passes.stages.problem import Floats, Problem
+from passes.stages.problem import Floats, Problem, pools, taken_from
 
 SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
 """How the parts of a load add up; the first three as in ``problem.COMM``, the last of training: two sides, each compute +
@@ -119,9 +119,12 @@ class Tables:
                 self.tensor_columns[:, lane * len(self.transfer) + p] = np.where(self.lane_in == lane, row, 0.0)
         self.tensor_columns[:, self.at_bytes] = self.tensor_bytes
         self.apart = self.mode in (OVERLAP, DUPLEX)
+        sources, alone = taken_from(problem.kinds), tuple(dict.fromkeys(pools(problem.kinds)))
         for index, support in enumerate(supports):
             chosen = list(support)
-            weight, ahead, behind = self._support(price[chosen], problem.seconds[chosen], transfer[chosen])
+            # Of all kinds that a stage on a device may be of: ports in one order need not be better in each respect.
+            least = np.array([transfer[[k for k in alone if pool in sources[k]]].min(axis=0) for pool in chosen])
+            weight, ahead, behind = self._support(price[chosen], problem.seconds[chosen], least)
             self.node_columns[:, self.at_supports + index] = weight
             self.tensor_columns[:, self.at_marks + 2 * index] = ahead
             self.tensor_columns[:, self.at_marks + 2 * index + 1] = behind

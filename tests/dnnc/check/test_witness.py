@@ -328,11 +328,25 @@ MACHINES = """
     link bus {ends = [a, b, c], bandwidth = 1000.0, latency = 0.001}
   }
 """
+UNLIKE_PORTS = """
+  topology @machines {
+    type x {kind = gpu}
+    type y {kind = gpu}
+    host h {cores = 4}
+    device a {type = x, host = h}
+    device b {type = x, host = h}
+    device c {type = y, host = h}
+    link la {ends = [a, h], bandwidth = 1000.0, latency = 0.001}
+    link lb {ends = [b, h], bandwidth = 300.0, latency = 0.001}
+    link lc {ends = [c, h], bandwidth = 1000.0, latency = 0.001}
+  }
+"""
 
 
 @st.composite
 def modules(draw: st.DrawFn) -> Module:
-    """A few units of work on three devices of two types."""
+    """A few units of work on three devices of two types, the first two of which are of one and may have unlike ports."""
+    machines = draw(st.sampled_from([MACHINES, UNLIKE_PORTS]))
     count = draw(st.integers(1, 5))
     lines = []
     for number in range(count):
@@ -343,7 +357,7 @@ def modules(draw: st.DrawFn) -> Module:
         times = f"time<@x = {x}, @y = {y}>" if draw(st.booleans()) else f"time<@x = {x}>"
         lines.append(f"    %n{number} = dnnc.work({operands}) {{id = {number}, size = {size}}} : bytes<{size}> {times}")
     func = "\n".join(["  func @main() -> () {", *lines, "  }"])
-    return load_module(f"module @work {{\n{func}\n{MACHINES}}}\n", "work.ir", dialects=DIALECTS)
+    return load_module(f"module @work {{\n{func}\n{machines}}}\n", "work.ir", dialects=DIALECTS)
 
 
 def planned(module: Module, **options: Any) -> Facts:
@@ -368,8 +382,9 @@ def test_prices_prove_no_more_than_is_true(module: Module, replicas: int, comm: 
     assert found.value is not None
 
 
-def brute_force(facts: Facts) -> float:
-    """Every way to give the ops to stages in order and the stages to devices, from the definition of a load."""
+def brute_force(facts: Facts, most: int) -> float:
+    """Every way to give the ops to stages in order and the stages to devices, up to ``most`` of one type each, from the
+    definition of a load."""
     count, devices = len(facts.ops), facts.topology.devices
     rows = {type_.name: facts.seconds(type_, range(count)) for type_ in facts.types}
     best = math.inf
@@ -379,26 +394,29 @@ def brute_force(facts: Facts) -> float:
                 continue
             if any(home[r] < home[t.maker] for t in facts.tensors for r in t.readers):
                 continue
-            for on in itertools.permutations(devices, stages):
+            for owners in itertools.product(range(stages + 1), repeat=len(devices)):
+                on = [[d for d, owner in zip(devices, owners, strict=True) if owner == stage] for stage in range(stages)]
+                if any(not 1 <= len(own) <= most or len({device.type for device in own}) > 1 for own in on):
+                    continue
                 loads = []
-                for stage, device in enumerate(on):
+                for stage, device in ((stage, device) for stage, own in enumerate(on) for device in own):
                     port = facts.net.port(device.name)
                     compute = sum(rows[device.type][v] for v in range(count) if home[v] == stage)
                     seconds = [port.latency + t.size / port.bandwidth for t in facts.tensors]
                     ends = [(home[t.maker], {home[r] for r in t.readers}) for t in facts.tensors]
                     got = sum(s for s, (m, to) in zip(seconds, ends, strict=True) if m != stage and stage in to)
                     gave = sum(s for s, (m, to) in zip(seconds, ends, strict=True) if m == stage and to - {stage})
-                    loads.append(compute + got + gave)
+                    loads.append((compute + got + gave) / len(on[stage]))
                 best = min(best, max(loads))
     return best
 
 
 @settings(max_examples=25)
-@given(modules())
-def test_the_plain_search_finds_what_brute_force_finds(module: Module) -> None:
-    facts = planned(module, replicas=1)
-    best, _ = searched(facts, Witness(DEVICES, 0.0))
-    assert best == pytest.approx(brute_force(facts), rel=1e-9)
+@given(modules(), st.sampled_from([1, 0]))
+def test_the_plain_search_finds_what_brute_force_finds(module: Module, replicas: int) -> None:
+    facts = planned(module, replicas=replicas)
+    best, _ = searched(facts, Witness(DEVICES if replicas else REPLICAS, 0.0))
+    assert best == pytest.approx(brute_force(facts, replicas or 3), rel=1e-9)
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -69,6 +70,29 @@ def random_problem(
     )
 
 
+def of_unlike_ports(problem: Problem, seed: int) -> Problem:
+    """The problem with the devices of each kind divided into up to three kinds of one type, each with slower ports than those
+    before it, and some with less memory; listed in any order."""
+    rng, rows = random.Random(seed), list[tuple[Kind, int, int]]()
+    for number, kind in enumerate(problem.kinds):
+        left, better, memory = kind.devices, tuple[tuple[str, ...], ...](), kind.memory
+        for slower in (1, 2, 5):
+            cut = rng.randint(0, len(left)) if slower < 5 else len(left)
+            own, left = left[:cut], left[cut:]
+            if own:
+                rows.append((replace(kind, devices=own, memory=memory, better=better), number, slower))
+                better = own, *better
+                memory = memory if memory is None or rng.random() < 0.7 else max(1, memory - rng.randint(1, 5))
+    rng.shuffle(rows)
+    numbers, rates = [number for _, number, _ in rows], np.array([slower for *_, slower in rows], np.float64)
+    return replace(
+        problem,
+        kinds=tuple(kind for kind, *_ in rows),
+        seconds=np.ascontiguousarray(problem.seconds[numbers]),
+        transfer=np.ascontiguousarray(problem.transfer[numbers] * rates[:, None]),
+    )
+
+
 def ideals(problem: Problem) -> list[frozenset[int]]:
     """Every downset, by testing every subset."""
     edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
@@ -77,8 +101,8 @@ def ideals(problem: Problem) -> list[frozenset[int]]:
 
 
 def brute_force(problem: Problem, most: int = 1) -> float:
-    """The optimum from the definition: every chain of downsets with every kind and, up to ``most``, number of devices that
-    share a stage; inf when there is no plan."""
+    """The optimum from the definition: every chain of downsets with every type and, up to ``most``, number of devices of each
+    kind of it that share a stage, which is as slow as the slowest; inf when there is no plan."""
     downsets = ideals(problem)
     everything = frozenset(range(problem.size))
 
@@ -99,13 +123,17 @@ def brute_force(problem: Problem, most: int = 1) -> float:
         for wider in downsets:
             if not done < wider:
                 continue
-            for kind, count in enumerate(left):
-                for replicas in range(1, min(most, count) + 1):
-                    here = stage(wider - done, kind) / replicas
-                    if here < best:
-                        fewer = tuple(c - replicas * (k == kind) for k, c in enumerate(left))
-                        best = min(best, max(here, rest(wider, fewer, used + 1)))
+            for type_ in types:
+                own = [range(count + 1 if kind.type == type_ else 1) for count, kind in zip(left, problem.kinds, strict=True)]
+                for taken in itertools.product(*own):
+                    if 1 <= sum(taken) <= most:
+                        here = max(stage(wider - done, kind) for kind, count in enumerate(taken) if count) / sum(taken)
+                        if here < best:
+                            fewer = tuple(c - t for c, t in zip(left, taken, strict=True))
+                            best = min(best, max(here, rest(wider, fewer, used + 1)))
         return best
+
+    types = dict.fromkeys(kind.type for kind in problem.kinds)
 
     return rest(frozenset(), tuple(kind.count for kind in problem.kinds), 0)
 

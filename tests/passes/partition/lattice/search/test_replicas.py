@@ -20,7 +20,7 @@ from passes.stages.bounds import best_bound, prices
 from passes.stages.load import COMM
 from passes.stages.problem import Kind, Problem, pools, violations
 from tests.passes.claims import Claim
-from tests.passes.partition.instances import brute_force, random_problem
+from tests.passes.partition.instances import brute_force, of_unlike_ports, random_problem
 from tests.passes.reference.training.test_training import random_graph, sides
 
 
@@ -49,6 +49,13 @@ def test_optimum_equals_brute_force(comm: str) -> None:
 @given(st.integers(0, 10**9), st.sampled_from(COMM), st.integers(1, 4))
 def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, most: int) -> None:
     check(random_problem(seed, nodes=6, comm=comm, handover=seed % 2 == 0), most)
+
+
+@pytest.mark.parametrize("comm", COMM)
+def test_optimum_on_unlike_ports_equals_brute_force(comm: str) -> None:
+    """Replicas on devices of one type, some of which have slower ports or less memory than others."""
+    for seed in range(60):
+        check(of_unlike_ports(random_problem(seed, nodes=4, comm=comm, handover=seed % 3 == 0), seed), 2 + seed % 3)
 
 
 def test_many_kinds_are_taken_in_an_order() -> None:
