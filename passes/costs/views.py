@@ -3,12 +3,13 @@
 A Transpose, a Split and what only changes a shape make views where they can: the elements stay where they are, and the view has
 other strides. A new shape for which no strides exist is a copy, as that of a matrix that was transposed and is flattened
 (``torch.Tensor.view``, "each new view size .. must be a subspace of an original dimension"). A view keeps all of the memory it
-lies in: a part of a Split the whole, and a transposed weight nothing but the weight.
+lies in: a part of a Split the whole, and a transposed weight nothing but the weight. What an elementwise op makes of a view is
+new, in the order of that view, so a new shape of it may be a copy, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,18 +35,38 @@ def bases(ops: Iterable[Op]) -> dict[str, str]:
     ops = [*ops]
     inside = {name for op in ops if op.regions for name in reads(op)}
     known: dict[str, _Strided] = {}
+    shapes = {value.name: _shape(value) for op in ops for value in op.results}
     for op in ops:
-        if not op.operands or not _may_be_view(op) or any(value.name in inside for value in op.results):
+        if not op.operands or any(value.name in inside for value in op.results):
+            continue
+        if not _may_be_view(op):
+            known.update(
+                (value.name, kept) for value in op.results if (kept := _in_order(op, value, known, shapes)) is not None
+            )
             continue
         for value in op.results:
             source = known.get(op.operands[0]) or _contiguous(op, value)
             if source is not None and (strides := _strides(op, value, source)) is not None:
                 known[value.name] = _Strided(source.base, _shape(value) or (), strides)
-    return {name: view.base for name, view in known.items()}
+    return {name: view.base for name, view in known.items() if name != view.base}
 
 
 def _may_be_view(op: Op) -> bool:
     return operators.has(op, operators.SHAPE_ONLY) or op.name in ("onnx.Transpose", "onnx.Split")
+
+
+def _in_order(op: Op, value: Value, known: Mapping[str, _Strided], shapes: Mapping[str, Numbers | None]) -> _Strided | None:
+    """A new value whose dimensions lie in the order in which those of the first operand of its shape do, as PyTorch writes what
+    an elementwise op makes of a view; None where that is the usual order, or the op another."""
+    shape = _shape(value)
+    if shape is None or not operators.has(op, operators.ELEMENTWISE):
+        return None
+    source = known.get(next((name for name in op.operands if shapes.get(name) == shape), ""))
+    if source is None or source.strides == _dense(shape):
+        return None
+    order = sorted(range(len(shape)), key=lambda at: -source.strides[at])
+    strides = _dense(tuple(shape[at] for at in order))
+    return _Strided(value.name, shape, tuple(strides[at] for at in _inverse(order)))
 
 
 def _shape(value: Value) -> Numbers | None:

@@ -32,11 +32,11 @@ def factors(draw: Any, count: int) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
-    """Of a chain of transposes, splits and new shapes."""
+    """Of a chain of transposes, splits, new shapes and sums, whose results are in the order of their first term."""
     tensors, ops = {"%0": torch.empty(data.draw(SIZES))}, list[Op]()
     for number in range(1, 6):
         name, before = f"%{number}", tensors[f"%{number - 1}"]
-        kind = data.draw(st.sampled_from(["Transpose", "Split", "Reshape"]))
+        kind = data.draw(st.sampled_from(["Transpose", "Split", "Reshape", "Add"]))
         stated: dict[str, Any] = {}
         if kind == "Transpose":
             order = data.draw(st.permutations(range(before.ndim)))
@@ -45,12 +45,18 @@ def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
             axis = data.draw(st.integers(0, before.ndim - 1))
             parts = -(-before.shape[axis] // 2)
             made, stated = list(torch.split(before, parts, axis)), {"axis": axis}
+        elif kind == "Add":
+            other = data.draw(
+                st.sampled_from([name for name, one in tensors.items() if name != "%0" and one.shape == before.shape] or [""])
+            )
+            made = [tensors[other] + before] if other else [before.tanh()]
         else:
             made = [before.reshape(factors(data.draw, prod(before.shape)))]
         names = [name, *(f"{name}.{i}" for i in range(1, len(made)))]
         tensors.update(zip(names, made, strict=True))
         results = tuple(Value(one, TensorType(DType.F32, tuple(made.shape))) for one, made in zip(names, made, strict=True))
-        ops.append(Op(f"onnx.{kind}", (f"%{number - 1}",), results, attributes(stated)))
+        operands = (other, f"%{number - 1}") if kind == "Add" and other else (f"%{number - 1}",)
+        ops.append(Op(f"onnx.{kind}", operands, results, attributes(stated)))
     found = bases(ops)
     for name, tensor in tensors.items():
         base = found.get(name, name)
