@@ -66,3 +66,24 @@ def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
         assert same == {
             other for other, one in tensors.items() if one.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
         }
+
+
+def test_a_new_shape_of_a_sum_in_the_order_of_a_transposed_term_is_a_copy() -> None:
+    """Of a sum whose first term lies in the usual order it is a view."""
+
+    def op(name: str, operands: tuple[str, ...], made: str, shape: tuple[int, ...], **stated: Any) -> Op:
+        return Op(f"onnx.{name}", operands, (Value(made, TensorType(DType.F32, shape)),), attributes(stated))
+
+    for terms, base in ((("%t", "%d"), {}), (("%d", "%t"), {"%z": "%y"})):
+        transposed, dense = torch.empty(4, 6, 8).transpose(1, 2), torch.empty(4, 8, 6)
+        y = transposed + dense if terms[0] == "%t" else dense + transposed
+        assert (y.reshape(4, 48).data_ptr() == y.data_ptr()) is bool(base)
+        found = bases(
+            [
+                op("Transpose", ("%x",), "%t", (4, 8, 6), perm=(0, 2, 1)),
+                op("Relu", ("%x",), "%d", (4, 8, 6)),
+                op("Add", terms, "%y", (4, 8, 6)),
+                op("Reshape", ("%y", "@shape"), "%z", (4, 48)),
+            ]
+        )
+        assert found == {"%t": "%x", **base}
