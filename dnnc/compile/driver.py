@@ -53,7 +53,7 @@ from dnnc.compile.training import (
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, UsageError
-from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule
+from ir.core.module import Declared, Func, Mesh, Module, Plan, Resource, Schedule
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.topology import Topology
 from passes.framework.base import Pass, PassContext
@@ -236,10 +236,12 @@ def plan_model(
     options = of_tokens(of_plan(options))
     limit = math.inf if options.time_limit is None else options.time_limit
 
+    read: Func | None = None
+
     def planned(options: CompileOptions, choice: Choice | None = None) -> PlannedModel:
         with clock.step("load"):
             progress("load the model", None)
-            loaded = _loaded(options, machines, sink, progress)
+            loaded = _loaded(options, machines, sink, progress, read)
             if nameless:
                 loaded = replace(loaded, imported=replace(loaded.imported, source=""))
         return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
@@ -261,7 +263,9 @@ def plan_model(
 
     progress("choose batch and groups", None)
     machines = machines or _machines(options, sink, progress)
-    return Choosing(options, machines, partial(clock.step, "choose")).beside_chunk(sink, planned)
+    choosing = Choosing(options, machines, partial(clock.step, "choose"))
+    read = choosing.step.file
+    return choosing.beside_chunk(sink, planned)
 
 
 def _machines(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> Topology:
@@ -275,7 +279,7 @@ def _machines(options: CompileOptions, sink: DiagnosticSink, progress: Progress)
 class _Loaded:
     """A model and its machines. ``options``: with defaults that depend on the model, such as its loss; ``pipeline``: the passes
     that plan it and write its programs; ``given``: the arrays of ``--inputs``; ``weights``: which weights are written;
-    ``note``: what the seconds of a profiled workload stand for."""
+    ``note``: what the seconds of a profiled workload stand for; ``read``: a decoder without sizes (``unsized``)."""
 
     options: CompileOptions
     topology: Topology
@@ -285,12 +289,15 @@ class _Loaded:
     given: GivenInputs | None
     weights: str
     note: str
+    read: Func | None
 
 
-def _loaded(options: CompileOptions, machines: Topology | None, sink: DiagnosticSink, progress: Progress) -> _Loaded:
-    """Reads the model, and the topology where ``machines`` is None. Raises DnncError for options or models that cannot be
-    compiled."""
-    from dnnc.compile.decoding import of_states, sized, with_past_checked, with_states
+def _loaded(
+    options: CompileOptions, machines: Topology | None, sink: DiagnosticSink, progress: Progress, read: Func | None
+) -> _Loaded:
+    """Reads the model, and the topology where ``machines`` is None. ``read``: what ``unsized`` returned, where it is known.
+    Raises DnncError for options or models that cannot be compiled."""
+    from dnnc.compile.decoding import of_states, sized, unsized, with_past_checked, with_states
     from dnnc.compile.decoding.genai import of_genai
     from dnnc.compile.decoding.loading import as_step
     from dnnc.compile.given import GivenInputs
@@ -306,7 +313,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
     # A plan needs the sizes of the weights, not their bytes.
     bytes_needed = not options.plan_only and options.weights != "none"
-    at = sized(options)
+    read = read or unsized(options)
+    at = sized(options, read=read)
     imported = load_model(
         at.model,
         at.largest,
@@ -318,7 +326,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     )
     if options.context is not None:
         imported = as_step(imported, options.context)
-    stepping = with_past_checked(imported.module, options, pass_context(sink, progress))
+    stepping = with_past_checked(imported.module, options, pass_context(sink, progress), read)
     module, note = with_topology(expand(stepping), topology, pipeline), ""
     topology = module.first(Topology) or topology
     if profiled := is_profiled(options.model, module):
@@ -339,7 +347,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
     if not options.plan_only:
         progress("digest the model", None)
         imported.files.digests()  # before its weights are read
-    return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
+    return _Loaded(options, topology, imported, module, pipeline, given, weights, note, read)
 
 
 def _planned(
@@ -405,7 +413,7 @@ def _planned(
         from dnnc.compile.decoding.choice import with_choice
         from dnnc.compile.decoding.told import with_tokens
 
-        prompt = prompt_of(module, options, pipeline, context)
+        prompt = prompt_of(module, options, pipeline, context, loaded.read)
         certified = with_choice(with_tokens(certified, module, options, prompt, choice), choice)
     certified = with_witness(certified, module, topology, *proven(plan, pipeline, context))
     module = module.replace(plan, certified)

@@ -17,6 +17,7 @@ from dnnc.compile.decoding.steps import (
     of_states,
     of_tokens,
     sized,
+    unsized,
     with_past_checked,
     with_states,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "of_tokens",
     "prompt_of",
     "sized",
+    "unsized",
     "with_chunk",
     "with_past_checked",
     "with_states",

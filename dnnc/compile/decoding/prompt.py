@@ -14,7 +14,7 @@ from dnnc.compile.faults import ChunkOverMemory, NoPromptProgram, RoundedTogethe
 from dnnc.compile.flags import CompileOptions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, Severity
-from ir.core.module import Module, Plan, PlanStage, Stage
+from ir.core.module import Func, Module, Plan, PlanStage, Stage
 from ir.core.topology import Topology
 from ir.core.types import TensorType
 from passes.costs.memory.footprint import overfull
@@ -42,10 +42,12 @@ class Prompt:
     stages: tuple[PlanStage, ...]
 
 
-def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Prompt | None:
+def prompt_of(
+    planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext, read: Func | None = None
+) -> Prompt | None:
     """The prompt program for the planned module of a step, expanded; None where there is none. Its chunk is halved until each
     stage fits its devices, with a note; raises Infeasible for a stated ``--chunk`` that does not fit. Warns where the model
-    cannot be written at several tokens, and where it rounds several sequences together."""
+    cannot be written at several tokens, and where it rounds several sequences together. ``read``: as of ``sized``."""
     asked = chunk_of(options)
     if options.context is None or "decoding.context" not in dict(planned.entry.attributes):
         return None
@@ -67,7 +69,7 @@ def prompt_of(planned: Module, options: CompileOptions, pipeline: Sequence[Pass]
     try:
         while chunk > 1:
             try:
-                staged = _staged(planned, options, chunk, pipeline, inside)
+                staged = _staged(planned, options, chunk, pipeline, inside, read)
             except InvalidInput as error:
                 if options.chunk is not None or error.diagnostics[0].code != MaskTooLarge.code:
                     raise
@@ -109,9 +111,11 @@ def _batch(planned: Module) -> int:
     return batch
 
 
-def _staged(planned: Module, options: CompileOptions, chunk: int, pipeline: Sequence[Pass], context: PassContext) -> Module:
+def _staged(
+    planned: Module, options: CompileOptions, chunk: int, pipeline: Sequence[Pass], context: PassContext, read: Func | None
+) -> Module:
     """The model at ``chunk`` tokens in the stages of the plan. Raises InvalidInput."""
-    module = read_at(options, chunk, pipeline, context)
+    module = read_at(options, chunk, pipeline, context, read)
     if not _on_mesh(planned):
         return spread(cut_alike(planned, module))
     if not {op.id for op in undecided(planned).entry.ops} <= {op.id for op in module.entry.ops}:

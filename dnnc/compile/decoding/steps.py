@@ -128,9 +128,9 @@ def with_states(pipeline: tuple[Pass, ...], options: CompileOptions) -> tuple[Pa
 
 
 def unsized(options: CompileOptions) -> Func | None:
-    """The function of a decoder's file, with the sizes of ``--dim`` alone: the same for every batch, step and context. None for
-    a model of the zoo, whose sizes are options. Raises as ``load_model``."""
-    if options.model.startswith(ZOO):
+    """The function of a decoder's file, with the sizes of ``--dim`` alone: the same for every batch, step and context. None
+    without ``--context``, and for a model of the zoo, whose sizes are options. Raises as ``load_model``."""
+    if options.context is None or options.model.startswith(ZOO):
         return None
     return load_step(options, DiagnosticSink()).entry
 

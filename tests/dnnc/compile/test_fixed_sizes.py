@@ -8,9 +8,10 @@ from typing import Any
 import onnx
 import pytest
 
+from dnnc.compile.decoding import steps
 from dnnc.compile.driver import CompileOptions, compile_model, plan_model
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.core.module import Plan
+from ir.core.module import Module, Plan
 
 MODEL = """<ir_version: 9, opset_import: ["": 18]>
 m (int64[batch, seq] input_ids, int64[batch, seq] position_ids, float[batch, 1, past, 2] "past_key_values.0.key")
@@ -120,3 +121,20 @@ def test_the_certificate_counts_the_batches_that_were_read(tmp_path: Path) -> No
     """Where the step of one batch is not that of another, every second batch is planned."""
     plan, _ = planned(written(tmp_path / "m.onnx", ids=OF_BATCH), context=8, objective="tokens", groups=1)
     assert dict(plan.certificate)["chosen"].startswith("among 1 groups and 14 batches from 1 to")
+
+
+def test_a_file_without_sizes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same for every batch, step and context; the others are read with sizes of their own."""
+    reads, load = list[dict[str, int]](), steps.load_step
+
+    def counted(options: CompileOptions, sink: DiagnosticSink) -> Module:
+        reads.append(dict(options.dims))
+        return load(options, sink)
+
+    monkeypatch.setattr(steps, "load_step", counted)
+    model = written(tmp_path / "m.onnx")
+    for asked in ({"objective": "tokens"}, {"batch": 2, "chunk": 4}):
+        reads.clear()
+        planned(model, context=8, **asked)
+        assert reads.count({}) == 1
+        assert len(set(map(str, reads))) == len(reads)
