@@ -66,7 +66,8 @@ class Layouts:
         self.type, self.mesh, self.together = type_, mesh, together
         self.placements = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
         self.numbers = {placements: number for number, placements in enumerate(self.placements)}
-        self.steps = [() if uncut else tuple(self._steps(lies)) for lies in self.placements]
+        parts = [] if uncut else [split(type_, lies, mesh) for lies in self.placements]
+        self.steps = [() if uncut else tuple(self._steps(lies, parts)) for lies in self.placements]
         self._ways: dict[tuple[Placements, Placements], tuple[Step, ...]] = {}
 
     def number(self, placements: Placements) -> int:
@@ -126,28 +127,24 @@ class Layouts:
                     heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
         raise KeyError(f"{self.type} cannot be brought from {source} to {target}")
 
-    def _steps(self, lies: Placements) -> Iterator[Step]:
-        """What one step makes of a layout."""
+    def _steps(self, lies: Placements, parts: Sequence[float]) -> Iterator[Step]:
+        """What one step makes of a layout. ``parts``: of each layout the part of the tensor in its largest shard."""
         type_, mesh = self.type, self.mesh
         if not isinstance(type_, TensorType) or len(self.placements) == 1:
             return
         whole = float(type_.nbytes or 0)
-        held = whole * split(type_, lies, mesh)
+        held = whole * parts[self.numbers[lies]]
         afters: Placements = (*map(Shard, range(len(type_.shape or ()))), Replicate(), *map(Partial, REDUCTIONS))
         for position, axis in enumerate(mesh.axes):
             before, later = lies[position], lies[position + 1 :]
             if isinstance(before, Shard) and before in later:
                 continue  # a later axis cuts its shards: it must be joined first
-            size = whole * split(type_, (*lies[:position], Replicate(), *later), mesh)
+            size = whole * parts[self.numbers[*lies[:position], Replicate(), *later]]
             for after in afters:
-                kind = reshard_step(before, after)
                 layout: Placements = (*lies[:position], after, *later)
-                if (
-                    kind is None
-                    or after == before
-                    or layout not in self.numbers
-                    or (isinstance(after, Shard) and after in later)
-                ):
+                if layout not in self.numbers or after == before or (isinstance(after, Shard) and after in later):
+                    continue
+                if (kind := reshard_step(before, after)) is None:
                     continue
                 step = RESHARD_STEPS[kind]
                 if step.cuts_anew:
@@ -155,7 +152,7 @@ class Layouts:
                 elif step.join and step.split:
                     passed = whole * _largest_piece(type_, lies, layout, position, mesh)
                 else:
-                    passed = held if step.join else whole * split(type_, layout, mesh)
+                    passed = held if step.join else whole * parts[self.numbers[layout]]
                 yield Step(kind, position, layout, size, axis.seconds(step, passed, together=self.together))
 
 

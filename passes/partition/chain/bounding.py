@@ -7,7 +7,8 @@ of mesh before a plan uses it. Then all runs of the form at once: its own least 
 plans, the solution of the run's problem, with borders in the layouts that suit best.
 
 In training what a stage hides of its sums of gradients is bounded in two ways (``overlap``), neither of which is the nearer for
-all stages. Each has bounds of its own (``Bounding.other``), and of a run the greater one counts.
+all stages. Each has bounds of its own (``Bounding.other``), and of a run the greater one counts. A form that the problem of one
+overlap rules out gets no problem of the other: first comes the overlap that ruled out the form before.
 
 All this is of one microbatch, without the hand-over that a device of a plan on several spends on each. A table of a block
 (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
@@ -20,6 +21,7 @@ best link there is. Runs of one key are solved once. Every bound gives way a lit
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -132,6 +134,7 @@ class Bounding:
         exposes is seen once it is solved. ``cuts``: places for them, at most. ``other``: bounds of the same plans with another
         overlap; of a run the greater one counts."""
         self.other = other
+        self.each = [self] if other is None else [self, other]
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy = strategy
         self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
@@ -157,7 +160,13 @@ class Bounding:
             self.forms = [Form(one.mesh, one.core.copy(), one.whole.copy(), one.bytes, one.saved) for one in other.forms]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
-        self.tables: dict[tuple[object, ...], Table] = {}
+        self.tables: dict[tuple[int, ...], Table] = {}
+        self.alike: dict[tuple[int, bool], int] = {}
+        """By number of a block and whether the stage behind it is fresh: equal for blocks of one form, replicas and links."""
+        numbers: dict[object, int] = {}
+        for block, fresh in itertools.product(meshes.blocks, (False, True)):
+            like = block.form, block.replicas, block.links[0], block.sends(fresh)
+            self.alike[block.number, fresh] = numbers.setdefault(like, len(numbers))
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
 
     def count(self) -> None:
@@ -247,9 +256,9 @@ class Bounding:
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
-    def likeness(self, block: Block, before: bool, behind: bool, fresh: bool, held: int) -> tuple[object, ...]:
+    def likeness(self, block: Block, before: bool, behind: bool, fresh: bool, held: int) -> tuple[int, ...]:
         """What all that is known of runs on a block depends on, the form first."""
-        return block.form, block.replicas, block.links[0], block.sends(fresh), before, behind, held
+        return block.form, self.alike[block.number, fresh], before, behind, held
 
     def binds(self, form: Form, before: bool, held: int) -> bool:
         """Whether it matters for any run that it holds so many microbatches."""
@@ -419,8 +428,6 @@ class Bounding:
             self.progress(f"mesh {form.mesh}", None)
             self.equip(form, self.built(form.mesh))
             self.forget(form)
-            if self.other is not None:
-                self.other.cutter(self.other.forms[self.forms.index(form)])
             self.took[axes] = max(self.took.get(axes, 0.0), now() - began)
         assert form.cutter is not None
         return form.cutter
@@ -431,12 +438,17 @@ class Bounding:
         self.cutter(form)
         if self.other is None:
             return form
+        self.other.cutter(self.other.forms[run.block.form])
         own, other = (one.own_table(run.block, *sides).seconds[run.first, run.behind] for one in (self, self.other))
         return form if own >= other else self.other.forms[run.block.form]
 
+    def is_built(self, number: int) -> bool:
+        """Whether a form has its problems, of every overlap."""
+        return all(one.forms[number].cutter is not None for one in self.each)
+
     def built_by(self, number: int, ends: float) -> bool:
-        """Builds the problem of a form; whether there was the time for it. Others are built when a plan uses them: to ask the
-        programme again costs less than a problem."""
+        """Builds the problem of a form with this overlap; whether there was the time for it. Others are built when a plan uses
+        them: to ask the programme again costs less than a problem."""
         form = self.forms[number]
         if form.cutter is None:
             if now() + self.expected(form) > ends:
@@ -451,8 +463,7 @@ class Bounding:
 
     def forget(self, form: Form) -> None:
         """Tables of a form whose bounds got better."""
-        number = self.forms.index(form)
-        self.tables = {key: table for key, table in self.tables.items() if key[0] != number}
+        self.tables = {key: table for key, table in self.tables.items() if self.forms[key[0]] is not form}
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
@@ -468,11 +479,13 @@ class Bounding:
         limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
         for better in (self.price, self.solve) if exact else (self.price,):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
-                built = self.built_by(run.block.form, ends)
-                if seconds_of(run) > limit:
-                    return True
-                if not built or now() > ends:
-                    return False
+                for one in self.each:
+                    built = one.built_by(run.block.form, ends)
+                    if seconds_of(run) > limit:
+                        self.each.sort(key=lambda other: other is not one)
+                        return True
+                    if not built or now() > ends:
+                        return False
                 better(run, sides[run], ends)
                 if seconds_of(run) > limit:
                     return True

@@ -318,7 +318,7 @@ class StageSearch(Anytime[SolvedStages]):
         full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
 
         def table(block: Block, before: bool, behind: bool, fresh: bool, in_flight: int) -> Table:
-            if built and bounding.forms[block.form].cutter is None:
+            if built and not bounding.is_built(block.form):
                 return nowhere
             sides = block, before, behind, fresh, in_flight
             bound, like = bounding.table(*sides), bounding.likeness(*sides)
@@ -353,7 +353,7 @@ class StageSearch(Anytime[SolvedStages]):
                 gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs, held) * (1 + TIGHT)
-            if self.best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+            if self.best is not None and not all(bounding.is_built(run.block.form) for run in found.runs):
                 built = True  # there was no time for these
                 continue
             self.progress("stages", number / MOST_TRIES)

@@ -41,10 +41,12 @@ def charge_of(problem: ShardProblem, form: Form, *, joint: bool = True) -> Charg
     sources, source_of = np.unique(problem.node_kinds[maker[0]].makes[maker[1]], return_inverse=True)
     known: dict[tuple[int, tuple[int, ...]], tuple[list[tuple[int, ...]], Integers]] = {}
     for node_kind, ports in dict.fromkeys(readers):
-        columns = [problem.node_kinds[node_kind].reads[port] for port in ports]
-        rows = [tuple(sorted({key for column in columns for key in value.needs[column[c]]})) for c in range(len(columns[0]))]
-        distinct = sorted(set(rows))
-        known[node_kind, ports] = distinct, np.array([distinct.index(row) for row in rows], np.int64)
+        columns = [problem.node_kinds[node_kind].reads[port].tolist() for port in ports]
+        chosen = list(zip(*columns, strict=True))
+        keys_of = {needs: tuple(sorted({key for need in needs for key in value.needs[need]})) for needs in set(chosen)}
+        distinct = sorted(set(keys_of.values()))
+        place = {keys: number for number, keys in enumerate(distinct)}
+        known[node_kind, ports] = distinct, np.array([place[keys_of[needs]] for needs in chosen], np.int64)
     needs, need_of = [known[reader][0] for reader in readers], tuple(known[reader][1] for reader in readers)
     weights = value.weights[sources]
     size = len(sources) * math.prod(len(rows) for rows in needs)
@@ -57,18 +59,30 @@ def _joint(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> Float
     """``[source, need of 0, need of 1, ..]``: the weights of all keys that any reader needs. Each distinct union of needs is
     summed once."""
     keys = sorted({key for rows in needs for row in rows for key in row})
-    unions, union_of = np.zeros((1, len(keys)), dtype=bool), np.zeros((), dtype=np.int64)
-    for rows in needs:
-        wanted = np.array([[key in row for key in keys] for row in rows], dtype=bool).reshape(len(rows), len(keys))
+    place = {key: number for number, key in enumerate(keys)}
+    unions = np.zeros((1, len(keys)), dtype=bool)
+    union_of: Integers = np.zeros((), np.int64)
+    for reader, rows in enumerate(needs):
+        wanted = np.zeros((len(rows), len(keys)), dtype=bool)
+        for number, row in enumerate(rows):
+            wanted[number, [place[key] for key in row]] = True
+        if not reader:  # its rows are distinct
+            unions, union_of = wanted, np.arange(len(rows), dtype=np.int64)
+            continue
         either = (unions[:, None, :] | wanted[None, :, :]).reshape(len(unions) * len(rows), len(keys))
         packed = [row.tobytes() for row in np.packbits(either, axis=1)]
         known: dict[bytes, int] = {}
-        number = np.array([known.setdefault(row, len(known)) for row in packed], np.int64)
-        unions = either[np.unique(number, return_index=True)[1]]
-        union_of = number.reshape(-1, len(rows))[union_of]
+        numbers = np.array([known.setdefault(row, len(known)) for row in packed], np.int64)
+        unions = either[np.unique(numbers, return_index=True)[1]]
+        union_of = numbers.reshape(-1, len(rows))[union_of]
+    # Column i of ``picked`` has the i-th key of each union; a union of fewer has that of a last column, which costs nothing.
+    counts = unions.sum(axis=1)
+    picked = np.argsort(~unions, axis=1, kind="stable")[:, : int(counts.max(initial=0))]
+    picked[np.arange(picked.shape[1]) >= counts[:, None]] = len(keys)
+    priced = np.hstack([weights[:, keys], np.zeros((len(weights), 1))])
     costs = np.zeros((len(weights), len(unions)))
-    for place, key in enumerate(keys):
-        costs += np.where(unions[:, place], weights[:, key, None], 0.0)
+    for column in picked.T:
+        costs += priced[:, column]
     return costs[:, union_of]
 
 

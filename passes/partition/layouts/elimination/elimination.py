@@ -146,7 +146,7 @@ def _least(factors: Sequence[Factor], scope: Scope, variable: int, sizes: Mappin
     """The sum of ``factors`` minimised over ``variable``, in pieces along the longest dimension of ``scope``."""
     entries = math.prod(sizes[v] for v in scope) * sizes[variable]
     if entries <= PIECE or not scope:
-        return np.asarray(join(factors, (*scope, variable), sizes).min(axis=-1))
+        return np.asarray(join(factors, (variable, *scope), sizes).min(axis=0))  # along the first axis minima are quick
     longest = max(scope, key=lambda v: sizes[v])
     rest = tuple(v for v in scope if v != longest)
     pieces = []
