@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
@@ -37,6 +37,75 @@ def topological(after: Sequence[Iterable[int]]) -> list[int]:
             if not missing[w]:
                 heapq.heappush(ready, w)
     return order
+
+
+class DisjointSets:
+    """The numbers below ``size`` in sets, each alone at first."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def root(self, v: int) -> int:
+        """The member that stands for the set of ``v``."""
+        parent = self._parent
+        while parent[v] != v:
+            parent[v] = v = parent[parent[v]]
+        return v
+
+    def join(self, v: int, target: int) -> None:
+        """Makes the set of ``v`` part of that of ``target``, whose root stays."""
+        self._parent[self.root(v)] = self.root(target)
+
+    def listed(self) -> tuple[tuple[int, ...], ...]:
+        """The sets, members ascending, ordered by first member."""
+        found: dict[int, list[int]] = {}
+        for v in range(len(self._parent)):
+            found.setdefault(self.root(v), []).append(v)
+        return tuple(map(tuple, found.values()))
+
+
+def acyclic(following: Mapping[int, Iterable[int]]) -> bool:
+    """Whether no edge leads back: nodes can be taken one after another, each after all that precede it."""
+    missing = dict.fromkeys(following, 0)
+    for targets in following.values():
+        for target in targets:
+            missing[target] += 1
+    ready = [node for node, count in missing.items() if not count]
+    for node in ready:  # grows on the way
+        for target in following[node]:
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    return len(ready) == len(missing)
+
+
+def components(following: Mapping[int, Iterable[int]]) -> list[list[int]]:
+    """Strongly connected components (Kosaraju, Sharir); every target is a key."""
+    preceding: dict[int, list[int]] = {node: [] for node in following}
+    for node, targets in following.items():
+        for target in targets:
+            preceding[target].append(node)
+    seen: set[int] = set()
+    done = [node for start in following if start not in seen for node in _reached(start, following, seen)]
+    seen.clear()
+    return [_reached(start, preceding, seen) for start in reversed(done) if start not in seen]
+
+
+def _reached(start: int, edges: Mapping[int, Iterable[int]], seen: set[int]) -> list[int]:
+    """The nodes that a walk from ``start`` reaches and had not ``seen``, each behind those that it leads to."""
+    seen.add(start)
+    path, found = [(start, iter(edges[start]))], []
+    while path:
+        node, targets = path[-1]
+        for target in targets:
+            if target not in seen:
+                seen.add(target)
+                path.append((target, iter(edges[target])))
+                break
+        else:
+            path.pop()
+            found.append(node)
+    return found
 
 
 def reads(op: Op) -> tuple[str, ...]:

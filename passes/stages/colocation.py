@@ -23,14 +23,14 @@ it joins too, since contiguous stages could not separate it anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ir.core.facets import Color, Direction
 from ir.core.module import Module
 from ir.core.ops import Value
 from ir.core.types import BytesType, DType, TensorType
 from ir.ops.grads import DRAWS, written_resources
-from passes.graph.graph import reads
+from passes.graph.graph import DisjointSets, acyclic, components, reads
 from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 
@@ -41,7 +41,7 @@ FORWARD = Direction("fw")
 def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     """Classes of ops of the entry function (positions, ascending), ordered by first member; every op is in one."""
     func = module.entry
-    classes = _Classes(len(func.ops))
+    classes = DisjointSets(len(func.ops))
     readers: dict[str, list[int]] = {}
     maker: dict[str, int] = {}
     painted: dict[tuple[int, str], int] = {}
@@ -87,9 +87,8 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     for i in positional(module):
         earliest = min((r for value in func.ops[i].results for r in readers.get(value.name, ())), default=i)
         classes.join(i, earliest)
-    edges = _edges(maker, read)
-    if classes.joined:
-        merge_cycles(classes, edges)
+    if len(classes.listed()) < len(func.ops):
+        merge_cycles(classes, _edges(maker, read))
     return classes.listed()
 
 
@@ -110,96 +109,14 @@ def _edges(maker: Mapping[str, int], read: Sequence[Sequence[str]]) -> list[list
     return following
 
 
-class _Classes:
-    """Disjoint sets of positions; the root is the least member. ``joined``: some two were."""
-
-    def __init__(self, size: int) -> None:
-        self.parent = list(range(size))
-        self.joined = False
-
-    def root(self, i: int) -> int:
-        while self.parent[i] != i:
-            self.parent[i] = self.parent[self.parent[i]]
-            i = self.parent[i]
-        return i
-
-    def join(self, i: int, j: int) -> bool:
-        a, b = self.root(i), self.root(j)
-        self.parent[max(a, b)] = min(a, b)
-        self.joined = self.joined or a != b
-        return a != b
-
-    def listed(self) -> tuple[tuple[int, ...], ...]:
-        found: dict[int, list[int]] = {}
-        for i in range(len(self.parent)):
-            found.setdefault(self.root(i), []).append(i)
-        return tuple(tuple(members) for members in found.values())
-
-
-def merge_cycles(classes: _Classes, edges: Sequence[Sequence[int]]) -> None:
-    """Joins classes that lie on a common cycle of the quotient (Tarjan's strongly connected components, iterative)."""
+def merge_cycles(classes: DisjointSets, edges: Sequence[Sequence[int]]) -> None:
+    """Joins classes that lie on a common cycle of the quotient."""
     root = [classes.root(i) for i in range(len(edges))]
     following: dict[int, set[int]] = {node: set() for node in root}
     for mine, targets in zip(root, edges, strict=True):
         following[mine].update([root[j] for j in targets if root[j] != mine])
     if acyclic(following):
         return
-    for component in components({node: sorted(targets) for node, targets in following.items()}):
+    for component in components(following):
         for node in component[1:]:
             classes.join(component[0], node)
-
-
-def acyclic(following: Mapping[int, Iterable[int]]) -> bool:
-    """Whether no edge leads back: nodes can be taken one after another, each after all that precede it."""
-    missing = dict.fromkeys(following, 0)
-    for targets in following.values():
-        for target in targets:
-            missing[target] += 1
-    ready = [node for node, count in missing.items() if not count]
-    for node in ready:  # grows on the way
-        for target in following[node]:
-            missing[target] -= 1
-            if not missing[target]:
-                ready.append(target)
-    return len(ready) == len(missing)
-
-
-def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
-    """Strongly connected components (Tarjan, iterative); every target is a key."""
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    on_stack: set[int] = set()
-    stack: list[int] = []
-    for start in following:
-        if start in number:
-            continue
-        work = [(start, 0)]
-        while work:
-            node, k = work.pop()
-            if k == 0:
-                number[node] = low[node] = len(number)
-                stack.append(node)
-                on_stack.add(node)
-            descended = False
-            for position in range(k, len(following[node])):
-                target = following[node][position]
-                if target not in number:
-                    work += [(node, position + 1), (target, 0)]
-                    descended = True
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], number[target])
-            if descended:
-                continue
-            if low[node] == number[node]:
-                component = []
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    component.append(member)
-                    if member == node:
-                        break
-                yield component
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])

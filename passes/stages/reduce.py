@@ -34,7 +34,7 @@ import numpy as np
 
 from ir.core.outcomes import TIGHT
 from passes.costs.memory.footprint import slots
-from passes.graph.graph import topological
+from passes.graph.graph import DisjointSets, topological
 from passes.stages.arrays import Ints, csr, distinct, rows_of
 from passes.stages.problem import Floats, Joins, Problem
 
@@ -97,7 +97,7 @@ class _Reducer:
                 self.weighted[v] = self.weighted[v] or size > 0
         self.bytes = [int(b) for b in problem.tensor_bytes]
         self.binding = memory_can_bind(problem)
-        self.parent = list(range(n))
+        self.sets = DisjointSets(n)
 
     def run(self, queue: list[int]) -> Groups:
         """Applies the rules to the nodes of ``queue``, ascending, and to those around what was joined."""
@@ -105,7 +105,7 @@ class _Reducer:
         while queue:
             v = heapq.heappop(queue)
             queued.discard(v)
-            if self.parent[v] != v:
+            if self.sets.root(v) != v:
                 continue
             target = self._reader(v)
             if target < 0:
@@ -115,15 +115,7 @@ class _Reducer:
             for changed in sorted(self._join(v, target) - queued):
                 heapq.heappush(queue, changed)
                 queued.add(changed)
-        members: dict[int, list[int]] = {}
-        for v in range(self.problem.size):
-            members.setdefault(self._root(v), []).append(v)
-        return ordered(self.problem, list(members.values()))
-
-    def _root(self, v: int) -> int:
-        while self.parent[v] != v:
-            v = self.parent[v]
-        return v
+        return ordered(self.problem, self.sets.listed())
 
     def _fits(self, v: int, other: int, gained: set[int], lost: set[int]) -> bool:
         """Whether v may join ``other``: seconds and, where it matters, bytes of ``lost`` pay for those of ``gained``."""
@@ -160,7 +152,7 @@ class _Reducer:
     def _join(self, v: int, target: int) -> set[int]:
         """Makes v part of ``target``; returns the nodes that a rule may apply to now: those around v, and all around ``target``
         where the kinds that it can run on or its live bytes are others."""
-        self.parent[v] = target
+        self.sets.join(v, target)
         host = [*map(math.isinf, self.seconds[target]), self.live[target]]
         self.seconds[target] = [a + b for a, b in zip(self.seconds[target], self.seconds[v], strict=True)]
         self.live[target] = max(self.live[target], self.live[v])

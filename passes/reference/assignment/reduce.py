@@ -24,6 +24,7 @@ from collections import deque
 import numpy as np
 
 from ir.core.outcomes import TIGHT
+from passes.graph.graph import DisjointSets
 from passes.stages.problem import Floats, Problem
 from passes.stages.reduce import Groups
 
@@ -59,7 +60,7 @@ class _Reducer:
             for v in readers:
                 self.weighted[v] = self.weighted[v] or size > 0
         self.binding = any(kind.memory is not None for kind in problem.kinds)
-        self.parent = list(range(n))
+        self.sets = DisjointSets(n)
 
     def run(self) -> Groups:
         queue = deque(range(self.problem.size))
@@ -67,22 +68,14 @@ class _Reducer:
         while queue:
             v = queue.popleft()
             waiting.discard(v)
-            if self.parent[v] != v:
+            if self.sets.root(v) != v:
                 continue
             changed = self._uncut(v) or self._dominated(v)
             for u in sorted(changed):
                 if u not in waiting:
                     waiting.add(u)
                     queue.append(u)
-        members: dict[int, list[int]] = {}
-        for v in range(self.problem.size):
-            members.setdefault(self._root(v), []).append(v)
-        return tuple(tuple(nodes) for nodes in members.values())
-
-    def _root(self, v: int) -> int:
-        while self.parent[v] != v:
-            v = self.parent[v]
-        return v
+        return self.sets.listed()
 
     def _pins(self, h: int) -> set[int]:
         return {self.maker[h], *self.readers[h]}
@@ -155,7 +148,7 @@ class _Reducer:
 
     def _join(self, v: int, target: int) -> set[int]:
         """Makes v part of ``target``; returns the nodes whose neighbourhood changed."""
-        self.parent[v] = target
+        self.sets.join(v, target)
         self.seconds[target] = self.seconds[target] + self.seconds[v]
         self.live[target] = max(self.live[target], self.live[v])
         self.weighted[target] = self.weighted[target] or self.weighted[v]

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from passes.graph.graph import components
 from passes.partition.lattice.objective import Budget, IdealSearch, Solution
 from passes.partition.lattice.search.throughput import solve
 from passes.reference.assignment.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
@@ -32,7 +33,6 @@ from passes.reference.assignment.reduce import reduce_any
 from passes.solvers.anytime import Progress
 from passes.solvers.highs import PROVEN, SAFETY
 from passes.stages.bounds import best_bound, lower_bound, prices
-from passes.stages.colocation import components
 from passes.stages.lattice.dp import Stages
 from passes.stages.problem import Problem, violations
 from passes.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
@@ -221,5 +221,5 @@ def _simple_bound(problem: Problem, sides: Sides | None) -> tuple[float, str]:
 
 def _acyclic(problem: Problem) -> Groups:
     """Nodes on a common cycle as one, in topological order."""
-    after = {v: sorted(readers) for v, readers in enumerate(problem.neighbours[1])}
+    after = dict(enumerate(problem.neighbours[1]))
     return ordered(problem, [sorted(nodes) for nodes in components(after)])

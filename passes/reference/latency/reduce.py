@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from passes.graph.graph import topological
+from passes.graph.graph import DisjointSets, topological
 from passes.reference.latency.problem import LatencyProblem, Piece
 from passes.stages.arrays import Ints
 from passes.stages.problem import Floats, Kind
@@ -96,7 +96,7 @@ class _Merger:
     def __init__(self, problem: LatencyProblem) -> None:
         self.problem = problem
         n = problem.nodes
-        self.parent = list(range(n))
+        self.sets = DisjointSets(n)
         self.colour = [-1] * n
         for c, members in enumerate(problem.colours):
             for v in members:
@@ -109,11 +109,6 @@ class _Merger:
                 for v in readers:
                     self.read[v].append(h)
         self.free: set[int] = set()
-
-    def root(self, v: int) -> int:
-        while self.parent[v] != v:
-            v = self.parent[v]
-        return v
 
     def idle(self, v: int) -> bool:
         """Takes no time on a CPU."""
@@ -141,7 +136,7 @@ class _Merger:
             readers = self.problem.consumers[self.made[v][0]]
             alike = all(self.colour[z] == self.colour[v] for z in readers)
             if alike and (self.problem.pieces == 1 or len(readers) == 1):
-                self.parent[v] = readers[0]
+                self.sets.join(v, readers[0])
 
     def _nothing_comes_in(self, v: int) -> bool:
         """v reads nothing, or only free sources that cost nothing to transfer."""
@@ -156,12 +151,12 @@ class _Merger:
         u = self._maker(v)
         if u < 0 or u in self.free or self.colour[v] < 0 or self.colour[v] != self.colour[u]:
             return
-        if self.parent[v] != v or self.root(u) == v:
+        if self.sets.root(v) != v or self.sets.root(u) == v:
             return
         alone = all(self.problem.consumers[h] == (v,) for h in self.made[u])
-        joined = [w for w in range(self.problem.nodes) if w not in (u, v) and self.root(w) == self.root(u)]
+        joined = [w for w in range(self.problem.nodes) if w not in (u, v) and self.sets.root(w) == self.sets.root(u)]
         if self.idle(v) or (alone and not any(self.made[w] for w in joined)):
-            self.parent[v] = u
+            self.sets.join(v, u)
 
 
 def apart(problem: LatencyProblem) -> Reduced:
@@ -176,11 +171,9 @@ def reduced(problem: LatencyProblem) -> Reduced:
         return apart(problem)
     merger = _Merger(problem)
     merger.run()
-    members: dict[int, list[int]] = {}
-    for v in range(problem.nodes):
-        if v not in merger.free:
-            members.setdefault(merger.root(v), []).append(v)
-    return grouped(problem, [tuple(members[r]) for r in sorted(members)], merger.free)
+    groups = [nodes for nodes in merger.sets.listed() if nodes[0] not in merger.free]
+    groups.sort(key=lambda nodes: merger.sets.root(nodes[0]))
+    return grouped(problem, groups, merger.free)
 
 
 def grouped(

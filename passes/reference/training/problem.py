@@ -37,10 +37,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.graph.graph import topological
+from passes.graph.graph import acyclic, components, topological
 from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.stages.arrays import Ints, distinct, rows_of
-from passes.stages.colocation import acyclic, components
 from passes.stages.problem import Floats, Joins, Kind, Problem, precedence
 from passes.stages.reduce import Groups
 

@@ -1,4 +1,4 @@
-"""The topological order that frontends and passes share."""
+"""The topological order, the cycles and the disjoint sets that frontends and passes share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.graph.graph import topological
+from passes.graph.graph import DisjointSets, acyclic, components, topological
 
 EDGES = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20)
 
@@ -22,3 +22,23 @@ def test_it_is_the_least_order_of_all_that_no_cycle_holds_up(edges: list[tuple[i
     after = [[w for v, w in edges if v == u] for u in range(8)]
     free = graph.subgraph(set(range(8)) - stuck)
     assert topological(after) == list(nx.lexicographical_topological_sort(free))
+
+
+@given(EDGES)
+def test_components_are_those_of_networkx(edges: list[tuple[int, int]]) -> None:
+    graph = nx.DiGraph(edges)
+    graph.add_nodes_from(range(8))
+    following = {v: list(graph.successors(v)) for v in range(8)}
+    assert {frozenset(part) for part in components(following)} == set(map(frozenset, nx.strongly_connected_components(graph)))
+    assert acyclic(following) == nx.is_directed_acyclic_graph(graph)
+
+
+@given(EDGES)
+def test_sets_are_joined_into_the_root_of_the_target(edges: list[tuple[int, int]]) -> None:
+    sets, graph = DisjointSets(8), nx.Graph(edges)
+    graph.add_nodes_from(range(8))
+    for v, target in edges:
+        root = sets.root(target)
+        sets.join(v, target)
+        assert sets.root(v) == sets.root(target) == root
+    assert sets.listed() == tuple(sorted(tuple(sorted(part)) for part in nx.connected_components(graph)))

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from passes.graph.graph import DisjointSets
 from passes.partition.lattice.bounds.minimum_cuts import nets_of
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.stages.problem import Floats, Joins, Problem, precedence
@@ -99,15 +100,10 @@ class _Merging:
                     self.on[v].add(h)
         self.weighted = memory_can_bind(problem)
         self.weights = np.ones(n, np.bool_)
-        self.parent = list(range(n))
+        self.sets = DisjointSets(n)
         total = np.array([math.fsum(row[np.isfinite(row)]) for row in problem.seconds])
         rate = np.array([kind.count * kind.replicas for kind in problem.kinds]) / np.maximum(total, 1e-300)
         self.slow = rate < POLICY.slow * rate.max(initial=0.0)
-
-    def root(self, v: int) -> int:
-        while self.parent[v] != v:
-            v = self.parent[v]
-        return v
 
     def _sum(self, nets: set[int]) -> Floats:
         return sum((self.cost[h] for h in sorted(nets)), np.zeros((self.sides, len(self.problem.kinds))))
@@ -118,7 +114,7 @@ class _Merging:
         queue = list(range(self.problem.size))
         while queue:
             v = heapq.heappop(queue)
-            if self.parent[v] != v:
+            if self.sets.root(v) != v:
                 continue
             for beside in (self.after[v], self.before[v]):
                 if len(beside) == 1 and self._gives_way(v, next(iter(beside)), most if eligible[v] else 0.0):
@@ -149,7 +145,7 @@ class _Merging:
 
     def _join(self, v: int, w: int) -> set[int]:
         """Makes v part of w; returns the nodes whose neighbourhood changed."""
-        self.parent[v] = w
+        self.sets.join(v, w)
         self.seconds[w] = self.seconds[w] + self.seconds[v]
         for h in self.on[v]:
             self.nets[h] = (self.nets[h] - {v}) | {w}
@@ -167,14 +163,10 @@ class _Merging:
     def relaxed(self) -> Relaxed:
         """The problem as it is now."""
         problem, kinds = self.problem, len(self.problem.kinds)
-        members: dict[int, list[int]] = {}
-        for v in range(problem.size):
-            members.setdefault(self.root(v), []).append(v)
-        root_of = {min(nodes): root for root, nodes in members.items()}
-        groups = ordered(problem, list(members.values()))
-        roots = [root_of[nodes[0]] for nodes in groups]
+        groups = ordered(problem, self.sets.listed())
+        roots = [self.sets.root(nodes[0]) for nodes in groups]
         place = {root: i for i, root in enumerate(roots)}
-        label = [place[self.root(v)] for v in range(problem.size)]
+        label = [place[self.sets.root(v)] for v in range(problem.size)]
         seconds = np.array([self.seconds[root] for root in roots]).reshape(len(roots), self.sides, kinds)
         seconds = np.ascontiguousarray(seconds.transpose(1, 2, 0))
         merged: dict[tuple[tuple[int, ...], int], Floats] = {}
