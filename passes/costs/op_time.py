@@ -43,7 +43,7 @@ there (``chain_heads``). ``body_seconds`` of the ops of a stage says what they t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -145,23 +145,18 @@ def ran(op: Op) -> int:
 def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
     """Seconds of the gradients of an op, of so many flops; 0 for none. They move its operands and results, twice, and what
     they are added to."""
-    cost = op.facet(Cost)
-    if cost is None or not flops:
-        return 0.0
-    if op.facet(Time) is not None:
-        return op_seconds(op, device_type)
-    rate = rate_of(op, cost.kind, device_type, BACKWARD)
-    product = product_of(op, cost) if device_type.units and rate else None
-    if product is None:
-        work = replace(cost, flops=flops, scalar=0, read=2 * cost.read, write=2 * cost.write)
-        return _derived(op, device_type, work, BACKWARD) + sums_seconds(cost, device_type)
-    wanted = product.gradients[: max(1, round(flops / cost.flops))]
-    return math.fsum(product_seconds(one, device_type, rate) for one in wanted)
+    return _backward_seconds(op, device_type, flops, 2, lambda cost: slice(max(1, round(flops / cost.flops))))
 
 
 def weight_gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
     """Seconds of the gradient of an op's weight alone, of so many flops: it moves as much as the op does, and what it is added
     to."""
+    return _backward_seconds(op, device_type, flops, 1, lambda _: slice(1, 2))
+
+
+def _backward_seconds(op: Op, device_type: DeviceType, flops: int, moves: int, wanted: Callable[[Cost], slice]) -> float:
+    """Seconds of gradients of an op, of so many flops, that move its operands and results ``moves`` times; ``wanted``: which of
+    the gradients of a product they are."""
     cost = op.facet(Cost)
     if cost is None or not flops:
         return 0.0
@@ -170,9 +165,9 @@ def weight_gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> floa
     rate = rate_of(op, cost.kind, device_type, BACKWARD)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
-        work = replace(cost, flops=flops, scalar=0)
+        work = replace(cost, flops=flops, scalar=0, read=moves * cost.read, write=moves * cost.write)
         return _derived(op, device_type, work, BACKWARD) + sums_seconds(cost, device_type)
-    return product_seconds(product.gradients[1], device_type, rate)
+    return math.fsum(product_seconds(one, device_type, rate) for one in product.gradients[wanted(cost)])
 
 
 def sums_seconds(cost: Cost, device_type: DeviceType) -> float:

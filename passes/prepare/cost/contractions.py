@@ -189,21 +189,23 @@ def grouped_sizes(facts: OpFacts) -> tuple[int, int, int, int, int]:
     return heads, kv_heads, width, keys, keys if window <= 0 else min(keys, window + q[1] - 1)
 
 
+def _attention_sizes(facts: OpFacts, first: int) -> tuple[int, int, int, int, int, int]:
+    """Batch, heads, queries, keys, and elements of a head of keys and of values, of Q, K, V from operand ``first`` on."""
+    q, k, v = (facts.shape(first + i) for i in range(3))
+    if len(q) == 4:
+        return q[0], q[1], q[2], k[2], q[3], v[3]
+    heads = int(facts.op.get("q_num_heads"))
+    return q[0], heads, q[1], k[1], q[2] // heads, v[2] // int(facts.op.get("kv_num_heads", heads))
+
+
 def attention(facts: OpFacts) -> Work:
     """onnx.Attention(Q, K, V, mask, past_key, past_value): ``[B, H, L, D]``, or ``[B, L, H D]`` with ``q_num_heads``."""
-    q, k, v = facts.shape(0), facts.shape(1), facts.shape(2)
-    past = facts.shape(4)[-2] if facts.present(4) and len(facts.shape(4)) == 4 else 0
-    if len(q) == 4:
-        heads, width, value_width, queries, keys = q[1], q[3], v[3], q[2], k[2]
-    else:
-        heads = int(facts.op.get("q_num_heads"))
-        kv_heads = int(facts.op.get("kv_num_heads", heads))
-        width, value_width, queries, keys = q[2] // heads, v[2] // kv_heads, q[1], k[1]
-    keys += past
-    extra = q[0] * heads * queries * keys if facts.present(3) else 0
+    batch, heads, queries, keys, width, value_width = _attention_sizes(facts, 0)
+    keys += facts.shape(4)[-2] if facts.present(4) and len(facts.shape(4)) == 4 else 0
+    extra = batch * heads * queries * keys if facts.present(3) else 0
     return scaled_attention(
         facts,
-        batch=q[0],
+        batch=batch,
         heads=heads,
         queries=queries,
         keys=keys,
@@ -216,14 +218,8 @@ def attention(facts: OpFacts) -> Work:
 
 def attention_gradient(facts: OpFacts) -> Work:
     """grad.Attention(dY, Q, K, V, mask): the probabilities again, four products, and the scores' gradient."""
-    q, k, v = facts.shape(1), facts.shape(2), facts.shape(3)
-    if len(q) == 4:
-        heads, width, value_width, queries, keys = q[1], q[3], v[3], q[2], k[2]
-    else:
-        heads = int(facts.op.get("q_num_heads"))
-        shared = int(facts.op.get("kv_num_heads", heads))
-        width, value_width, queries, keys = q[2] // heads, v[2] // shared, q[1], k[1]
-    scores = q[0] * heads * queries * keys
+    batch, heads, queries, keys, width, value_width = _attention_sizes(facts, 1)
+    scores = batch * heads * queries * keys
     return Work("attention", scores * (4 * (width + value_width) + 5 + facts.present(4) + 2 * width + SOFTMAX + 1))
 
 
