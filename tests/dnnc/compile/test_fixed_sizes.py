@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from dnnc.compile.decoding import steps
+from dnnc.compile.decoding.loading import load_step
 from dnnc.compile.driver import CompileOptions, compile_model, plan_model
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.module import Module, Plan
@@ -125,15 +125,16 @@ def test_the_certificate_counts_the_batches_that_were_read(tmp_path: Path) -> No
 
 def test_a_file_without_sizes_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the same for every batch, step and context; the others are read with sizes of their own."""
-    reads, load = list[dict[str, int]](), steps.load_step
+    reads = list[dict[str, object]]()
 
     def counted(options: CompileOptions, sink: DiagnosticSink) -> Module:
         reads.append(dict(options.dims))
-        return load(options, sink)
+        return load_step(options, sink)
 
-    monkeypatch.setattr(steps, "load_step", counted)
+    monkeypatch.setattr("dnnc.compile.decoding.steps.load_step", counted)
     model = written(tmp_path / "m.onnx")
-    for asked in ({"objective": "tokens"}, {"batch": 2, "chunk": 4}):
+    every: tuple[dict[str, Any], ...] = ({"objective": "tokens"}, {"batch": 2, "chunk": 4})
+    for asked in every:
         reads.clear()
         planned(model, context=8, **asked)
         assert reads.count({}) == 1
