@@ -245,7 +245,7 @@ class StageSearch(Anytime[SolvedStages]):
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
         if self.groups and self.limits.gap >= ENOUGH_PROVEN:
-            return max(gap, FAR)
+            return max(gap, NEAR)
         if not self.flushes or not self.limits.seconds or self.limits.gap < ENOUGH_PROVEN:
             return gap
         passed = (now() - self.started) / self.limits.seconds
