@@ -57,7 +57,7 @@ class Product:
     cold: int = 0
 
     @property
-    def gradients(self) -> tuple[Product, Product]:
+    def gradients(self) -> tuple[Product, ...]:
         """Of the first operand, and of the second."""
         rest = self.bytes, self.width, self.cold
         return Product(self.batch, self.m, self.k, self.n, *rest), Product(self.batch, self.k, self.n, self.m, *rest)
