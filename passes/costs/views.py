@@ -1,10 +1,10 @@
 """Which values of a training step lie in the memory of another value, as PyTorch's views do.
 
-A Transpose, a Split and what only changes a shape make views where they can: the elements stay where they are, and the view has
-other strides. A new shape for which no strides exist is a copy, as that of a matrix that was transposed and is flattened
-(``torch.Tensor.view``, "each new view size .. must be a subspace of an original dimension"). A view keeps all of the memory it
-lies in: a part of a Split the whole, and a transposed weight nothing but the weight. What an elementwise op makes of a view is
-new, in the order of that view, so a new shape of it may be a copy, too.
+A Transpose, a Split, an Expand and what only changes a shape make views where they can: the elements stay where they are, and
+the view has other strides, 0 along what is repeated. A new shape for which no strides exist is a copy, as that of a matrix that
+was transposed and is flattened (``torch.Tensor.view``, "each new view size .. must be a subspace of an original dimension"). A
+view keeps all of the memory it lies in: a part of a Split the whole, and a transposed weight nothing but the weight. What an
+elementwise op makes of a view is new, in the order of that view, so a new shape of it may be a copy, too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from passes.graph.graph import reads
 Numbers = tuple[int, ...]
 
 
+_ALWAYS = ("onnx.Transpose", "onnx.Split", "onnx.Expand")
+"""Ops whose results are views whatever the strides of the operand."""
+
+
 class _Strided(NamedTuple):
-    """A view lies in the memory of ``base``, of elements that are so far apart along its dimensions."""
+    """A view lies in the memory of ``base``, of elements that are so far apart along its dimensions; None where that is not
+    known."""
 
     base: str
     shape: Numbers
-    strides: Numbers
+    strides: Numbers | None
 
 
 def bases(ops: Iterable[Op]) -> dict[str, str]:
@@ -45,14 +50,17 @@ def bases(ops: Iterable[Op]) -> dict[str, str]:
             )
             continue
         for value in op.results:
-            source = known.get(op.operands[0]) or _contiguous(op, value)
-            if source is not None and (strides := _strides(op, value, source)) is not None:
-                known[value.name] = _Strided(source.base, _shape(value) or (), strides)
+            source, shape = known.get(op.operands[0]) or _contiguous(op, value, shapes), shapes[value.name]
+            if source is None or shape is None:
+                continue
+            strides = _strides(op, shape, source)
+            if strides is not None or op.name in _ALWAYS:
+                known[value.name] = _Strided(source.base, shape, strides)
     return {name: view.base for name, view in known.items() if name != view.base}
 
 
 def _may_be_view(op: Op) -> bool:
-    return operators.has(op, operators.SHAPE_ONLY) or op.name in ("onnx.Transpose", "onnx.Split")
+    return operators.has(op, operators.SHAPE_ONLY) or op.name in _ALWAYS
 
 
 def _in_order(op: Op, value: Value, known: Mapping[str, _Strided], shapes: Mapping[str, Numbers | None]) -> _Strided | None:
@@ -62,9 +70,10 @@ def _in_order(op: Op, value: Value, known: Mapping[str, _Strided], shapes: Mappi
     if shape is None or not operators.has(op, operators.ELEMENTWISE):
         return None
     source = known.get(next((name for name in op.operands if shapes.get(name) == shape), ""))
-    if source is None or source.strides == _dense(shape):
+    if source is None or source.strides is None or 0 in source.strides or source.strides == _dense(shape):
         return None
-    order = sorted(range(len(shape)), key=lambda at: -source.strides[at])
+    apart = source.strides
+    order = sorted(range(len(shape)), key=lambda at: -apart[at])
     strides = _dense(tuple(shape[at] for at in order))
     return _Strided(value.name, shape, tuple(strides[at] for at in _inverse(order)))
 
@@ -74,9 +83,12 @@ def _shape(value: Value) -> Numbers | None:
     return None if shape is None or not all(isinstance(size, int) for size in shape) else tuple(map(int, map(str, shape)))
 
 
-def _contiguous(op: Op, value: Value) -> _Strided | None:
+def _contiguous(op: Op, value: Value, shapes: Mapping[str, Numbers | None]) -> _Strided | None:
     """The operand of an op whose result is ``value``, without gaps; of what only changes a shape under that shape."""
-    shape = _shape(value)
+    shape = shapes[value.name]
+    if op.name == "onnx.Expand":
+        before = shapes.get(op.operands[0])
+        return _Strided(op.operands[0], before or (), None if before is None else _dense(before))
     if shape is not None and op.name == "onnx.Transpose":
         shape = tuple(shape[at] for at in _inverse(_order(op, len(shape))))
     elif op.name == "onnx.Split":
@@ -88,23 +100,26 @@ def _contiguous(op: Op, value: Value) -> _Strided | None:
     return None if shape is None else _Strided(op.operands[0], shape, _dense(shape))
 
 
-def _strides(op: Op, value: Value, source: _Strided) -> Numbers | None:
-    """Those of a result as a view of the operand; None where it is none."""
-    shape = _shape(value)
-    if shape is None:
+def _strides(op: Op, shape: Numbers, source: _Strided) -> Numbers | None:
+    """Those of a result of this shape as a view of the operand; None where it is none, or they are not known."""
+    if source.strides is None:
         return None
     if op.name == "onnx.Transpose":
         return tuple(source.strides[at] for at in _order(op, len(shape)))
-    return source.strides if op.name == "onnx.Split" else _reshaped(source, shape)
+    if op.name == "onnx.Expand":
+        new = len(shape) - len(source.shape)
+        old = zip(shape[new:], source.shape, source.strides, strict=True)
+        return (*(0 for _ in range(new)), *(stride if size == before else 0 for size, before, stride in old))
+    return source.strides if op.name == "onnx.Split" else _reshaped(source.shape, source.strides, shape)
 
 
-def _reshaped(source: _Strided, shape: Numbers) -> Numbers | None:
+def _reshaped(before: Numbers, old: Numbers, shape: Numbers) -> Numbers | None:
     """Strides under another shape. Dimensions that lie without a gap are one run of elements, and each run has to be cut into
     whole new dimensions."""
     if 0 in shape:
         return _dense(shape)
     runs: list[tuple[int, int]] = []  # elements, and how far apart they are
-    for size, stride in zip(source.shape, source.strides, strict=True):
+    for size, stride in zip(before, old, strict=True):
         if size == 1:
             continue
         if runs and runs[-1][1] == size * stride:

@@ -32,11 +32,14 @@ def factors(draw: Any, count: int) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
-    """Of a chain of transposes, splits, new shapes and sums, whose results are in the order of their first term."""
-    tensors, ops = {"%0": torch.empty(data.draw(SIZES))}, list[Op]()
+    """Of a chain of transposes, splits, repetitions, new shapes and sums, whose results keep the order of the first term."""
+    tensors = {"%0": torch.empty(data.draw(SIZES))}
+    ops = [Op("onnx.Relu", ("%in",), (Value("%0", TensorType(DType.F32, tuple(tensors["%0"].shape))),))]
     for number in range(1, 6):
         name, before = f"%{number}", tensors[f"%{number - 1}"]
-        kind = data.draw(st.sampled_from(["Transpose", "Split", "Reshape", "Add"]))
+        kind = data.draw(
+            st.sampled_from(["Transpose", "Split", "Expand", "Reshape", *(["Add"] if 0 not in before.stride() else [])])
+        )
         stated: dict[str, Any] = {}
         if kind == "Transpose":
             order = data.draw(st.permutations(range(before.ndim)))
@@ -45,6 +48,9 @@ def test_views_have_the_storage_of_their_base(data: st.DataObject) -> None:
             axis = data.draw(st.integers(0, before.ndim - 1))
             parts = -(-before.shape[axis] // 2)
             made, stated = list(torch.split(before, parts, axis)), {"axis": axis}
+        elif kind == "Expand":
+            sizes = [data.draw(st.sampled_from([2, 3])) if size == 1 else size for size in before.shape]
+            made = [before.expand([*data.draw(st.sampled_from([[], [1], [2]])), *sizes])]
         elif kind == "Add":
             other = data.draw(
                 st.sampled_from([name for name, one in tensors.items() if name != "%0" and one.shape == before.shape] or [""])
