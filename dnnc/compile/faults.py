@@ -104,7 +104,7 @@ class SyncWithoutMesh(Fault, code="E1012"):
 
 
 class OptionWithoutLoss(Fault, code="E1013"):
-    """--recompute, and some kinds of --sync, are decided by the gradients of a step. Gradients need a loss."""
+    """What a step does with gradients, as --optimizer, --clip-norm, --recompute and some kinds of --sync say, needs a loss."""
 
     message = "{option} needs the gradients of a loss"
     hint = "add --loss, such as --loss mse:OUTPUT"

@@ -145,10 +145,8 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         raise UsageError(WrongChunks(options.schedule, expected), where=f"--chunks {options.chunks}")
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
-        if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
-            raise UsageError(OptionWithoutLoss(f"--sync {options.sync}"), where="--sync")
-        if not options.loss and options.recompute not in ("", RECOMPUTES[0]):
-            raise UsageError(OptionWithoutLoss(f"--recompute {options.recompute}"), where="--recompute")
+        if not options.loss:
+            _require_no_step(options)
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
     if options.dtype == "f16" and not options.loss_scale:
         options = replace(options, loss_scale=DYNAMIC)
@@ -175,6 +173,17 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     if options.dtype not in ("", "f32"):
         pipeline = _with_autocast(pipeline, options.dtype)
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
+
+
+def _require_no_step(options: TrainingOptions) -> None:
+    """Raises UsageError for an option of the pass ``training``, which a plan without a loss lacks, unless it says what such a
+    plan is anyway. Those of the pass ``differentiate`` are numbers that change no plan."""
+    as_planned = {"sync": SYNCS[:2], "recompute": RECOMPUTES[:1]}
+    for key in _OF_PASS["training"]:
+        value = getattr(options, key)
+        if value is not None and value is not False and value not in ("", (), *as_planned.get(key, ())):
+            flag, text = f"--{key.replace('_', '-')}", value[0] if isinstance(value, tuple) else value
+            raise UsageError(OptionWithoutLoss(flag if value is True else f"{flag} {text}"), where=flag)
 
 
 def differentiates_behind(pipeline: Sequence[Pass], number: int) -> bool:

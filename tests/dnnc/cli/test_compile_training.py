@@ -306,7 +306,13 @@ def test_a_plan_with_a_loss_is_replayed_with_one(tmp_path: Path, capsys: pytest.
         ]
 
 
-@pytest.mark.parametrize("option", ["--sync auto", "--recompute stage"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--sync auto", "--recompute stage", "--clip-norm 1.0", "--ema 0.0", "--optimizer sgd", "--loss-scale dynamic"),
+        *("--frozen w*", "--no-decay", "--group b*,weight-decay=0", "--learning-rate-schedule constant", "--dropout off"),
+    ],
+)
 def test_what_gradients_decide_needs_a_loss(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compile", MLP, "-t", TWO, "--objective", "training", *option.split(), "--plan-only", "-o", str(tmp_path / "plan")]
     assert main(asked) == 2
