@@ -52,7 +52,7 @@ from ir.core.ops import Op, all_reads
 from ir.core.topology import DeviceType
 from ir.core.types import DType, TensorType, Type, type_bytes
 from ir.ops import operators
-from passes.costs.products import BITS, MEMORY, Product, memory_seconds, product_of, product_seconds
+from passes.costs.products import BITS, MEMORY, memory_seconds, product_of, product_seconds
 from passes.graph.graph import COST_PARTS, total_cost
 from passes.graph.sizes import sized_results
 
@@ -167,8 +167,7 @@ def _backward_seconds(op: Op, device_type: DeviceType, flops: int, moves: int, w
     if product is None:
         work = replace(cost, flops=flops, scalar=0, read=moves * cost.read, write=moves * cost.write)
         return _derived(op, device_type, work, BACKWARD) + sums_seconds(cost, device_type)
-    gradients: Sequence[Product] = product.gradients
-    return math.fsum(product_seconds(one, device_type, rate) for one in gradients[wanted(cost)])
+    return math.fsum(product_seconds(one, device_type, rate) for one in product.gradients[wanted(cost)])
 
 
 def sums_seconds(cost: Cost, device_type: DeviceType) -> float:
