@@ -131,7 +131,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         each. Raises as ``run``."""
         found, failure = module, None
         try:
-            found = self.searched(module, context)
+            found = self._worth_its_links(module, self.searched(module, context), context)
             plan = needed(found, Plan)
             bound, enough = plan.bound, plan.gap <= _NEAR
         except Infeasible as error:
@@ -266,10 +266,40 @@ class PartitionPass(LatticeSearch, MeshOptions):
         apart = PASSES["unfuse"]().run(module, inside)
         return module if apart is module else PASSES["cost"]().run(apart, inside)
 
+    def _worth_its_links(self, module: Module, found: Module, context: PassContext) -> Module:
+        """``found``, or the plan of a training step that is faster on the real links: the best without replicas, or the model
+        on one device. Between hosts links may be far slower than the ports that the search counts. The bound is that of
+        ``found``."""
+        plan = needed(found, Plan)
+        if not self.training or self.chunks > 1 or states_bytes(module.entry):
+            return found
+        inside = replace(context, statistics={}, sink=DiagnosticSink(), incumbent=None)
+
+        def on_links(planned: Module) -> float:
+            return needed(PlacePass(family=self.family).run(planned, inside), Plan).value
+
+        best, least = found, on_links(found)
+        if least <= plan.value * (1 + _NEAR):
+            return found
+        searches = [replace(self, replicas=1)] if any(stage.replicas > 1 for stage in plan.stages) else []
+        for search in searches if self.stages else [*searches, replace(self, replicas=1, stages=1)]:
+            with suppress(Infeasible, NoBetterPlan):
+                other = search.searched(module, inside)
+                if (here := on_links(other)) < least:
+                    best, least = other, here
+        if best is found:
+            return found
+        chosen, kept = needed(best, Plan), {"bound", "problem"}
+        texts = {key: text for key, text in chosen.certificate if key not in {*kept, "stages"}}
+        texts |= {key: text for key, text in plan.certificate if key in {*kept, "stages"}}
+        told = replace(chosen, certificate=tuple(sorted(texts.items())))
+        return best.replace(chosen, assessed(told, best.entry, chosen.value, min(plan.bound, chosen.value)))
+
     def _placed(self, module: Module, context: PassContext, seconds: float | None) -> Module:
         """The module with the best plan on single devices and replicas, on the real links."""
         limit: dict[str, Any] = {} if seconds is None else {"time_limit": seconds}
-        planned = replace(self, **limit).searched(module, context)
+        search = replace(self, **limit)
+        planned = search._worth_its_links(module, search.searched(module, context), context)
         return PlacePass(family=self.family, **limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
 
     def _on_one_form(self, search: Search, context: PassContext) -> Module:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -172,18 +173,41 @@ class Steps:
 
     def best_ring(self, kind: Kind) -> tuple[float, float]:
         """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
-        and, of devices on a host each, those with which each reaches another, of the slowest of as many."""
+        and, where no host has as many devices, those with which the ring leaves each of its hosts, the slowest of as many as it
+        needs."""
         names, port = (*kind.devices, *itertools.chain(*kind.better)), self.network.port(kind.devices[0])
-        if len({self.network.host(name) for name in names}) < len(names) or len(names) > MOST_ALONE:
+        counts = Counter(map(self.network.host, names))
+        leaving = self._leaving.get(kind.type, {})
+        if max(counts.values()) >= kind.replicas or not leaving:
             return port.bandwidth, port.latency
-        try:
-            paths = [[self.network.path(one, two) for two in names if two != one] for one in names]
-        except Unreachable:
-            return port.bandwidth, port.latency
-        bandwidths = sorted((max(path.bandwidth for path in own) for own in paths), reverse=True)
-        latencies = sorted(min(path.latency for path in own) for own in paths)
-        slowest = kind.replicas - 1
-        return min(port.bandwidth, bandwidths[slowest]), max(port.latency, latencies[slowest])
+
+        def needed(order: Sequence[str]) -> str:
+            """The last host of the first that together have enough devices."""
+            reached = itertools.accumulate(counts[host] for host in order)
+            return next((host for host, count in zip(order, reached, strict=True) if count >= kind.replicas), order[-1])
+
+        slowest = leaving[needed(sorted(counts, key=lambda host: -leaving[host][0]))][0]
+        latest = leaving[needed(sorted(counts, key=lambda host: leaving[host][1]))][1]
+        return min(port.bandwidth, slowest), max(port.latency, latest)
+
+    @cached_property
+    def _leaving(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """By type of device and host: the most bandwidth and the least latency from there to such a device of another host;
+        without hosts where these are too many, or do not reach each other."""
+        found = {}
+        for type_ in self.topology.types:
+            names = [device.name for device in self.topology.devices if device.type == type_.name]
+            hosts = {self.network.host(name) for name in names}
+            if not len(hosts) > 1 or len(names) > MOST_ALONE:
+                continue
+            with suppress(Unreachable):
+                found[type_.name] = {host: self._best_from(host, names) for host in sorted(hosts)}
+        return found
+
+    def _best_from(self, host: str, names: Sequence[str]) -> tuple[float, float]:
+        own = [name for name in names if self.network.host(name) == host]
+        paths = [self.network.path(one, two) for one in own for two in names if self.network.host(two) != host]
+        return max(path.bandwidth for path in paths), min(path.latency for path in paths)
 
     def unhidden(self, problem: Problem, groups: Groups) -> Floats:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
@@ -254,9 +278,9 @@ class Steps:
         found = []
         for (number, nodes), positions, update in zip(stages, own, updates(self.module, own), strict=True):
             kind = problem.kinds[number]
-            port, type_ = self.network.port(kind.devices[0]), self.topology.type(kind.type)
+            type_ = self.topology.type(kind.type)
             works = learning_seconds(self.module, type_)
-            speed, passes = Speed(port.bandwidth, port.latency), [works[i] for i in positions]
+            speed, passes = Speed(*self.best_ring(kind)), [works[i] for i in positions]
             once = update.seconds(type_, speed, kind.replicas, passes)
             more = once - math.fsum(counted[number, list(nodes)]) if kind.replicas > 1 else 0.0
             found.append(more / self.microbatches)
@@ -264,7 +288,7 @@ class Steps:
 
     @cached_property
     def copies(self) -> tuple[float, int]:
-        """The shortest step of replicas of the whole model on devices of one type that hold it, on the slowest of their ports,
+        """The shortest step of replicas of the whole model on devices of one type that hold it, on the best ring of as many,
         and their number; infinite where none holds it."""
         if self.fewest > 1:
             return math.inf, 1
@@ -273,8 +297,8 @@ class Steps:
         needed: dict[InFlight, int] = {}
         found = [(math.inf, 1)]
         for kind in problem.kinds:
-            type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
-            works, speed = learning_seconds(self.module, type_), Speed(port.bandwidth, port.latency)
+            type_ = self.topology.type(kind.type)
+            works = learning_seconds(self.module, type_)
             seconds = math.fsum(one.both for one in works)
             for r in range(1, min(kind.most, self.replicas, self.microbatches) + 1):
                 flight = InFlight.of(self.microbatches, [r], self.family)
@@ -283,6 +307,7 @@ class Steps:
                         needed[flight] = stage_memory(self.module, [every], (), problem.comm, flight)[0].least
                     if needed[flight] > kind.memory:
                         continue
+                speed = Speed(*self.best_ring(replace(kind, replicas=r)))
                 period = seconds / r + update.seconds(type_, speed, r, works) / self.microbatches
                 found.append((step_seconds(period, self.microbatches, [r]), r))
         return min(found)

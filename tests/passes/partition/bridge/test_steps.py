@@ -282,6 +282,24 @@ def test_replicas_of_the_whole_model_begin_at_once() -> None:
     assert plan.status == "optimal"
 
 
+def test_stages_that_hosts_keep_apart_are_no_slower_than_one_device() -> None:
+    """Ports are fast, the only link between two hosts is slow: what crosses it takes longer than one device alone."""
+    module = chain([512, 512, 512, 512], 4)
+    topology = module.first(Topology)
+    assert topology is not None
+    devices = tuple(Device(f"d{i}", "core", f"h{i // 2}") for i in range(4))
+    inside = tuple(Link(f"bus{h}", (f"h{h}", f"d{2 * h}", f"d{2 * h + 1}"), 1e10, 1e-6) for h in range(2))
+    apart = replace(
+        topology,
+        hosts=(Host("h0"), Host("h1")),
+        devices=(*devices[:3], replace(devices[3], memory=1 << 30)),
+        links=(*inside, Link("between", ("h0", "h1"), 1e5, 1e-6)),
+    )
+    module = module.replace(topology, apart)
+    plan, alone = (planned(module, mesh="none", microbatches=8, **options) for options in ({}, {"replicas": 1}))
+    assert plan.bound <= plan.value <= min(alone.value, plan.single) * (1 + 1e-9)
+
+
 def test_the_bound_of_replicas_counts_the_devices_that_fill() -> None:
     """Two stages on two devices each: of fewer devices each has more to do, so the bound is of all four."""
     plan = planned(chain([256] * 5, 4), microbatches=8, stages=2, replicas=2)
@@ -548,11 +566,12 @@ def test_none_is_looked_for_where_compute_alone_rules_out_all_that_are_better(mo
 
 
 @given(st.lists(st.sampled_from([1e8, 1e9, 1e10]), min_size=3, max_size=4), st.sampled_from([1e8, 1e9]), st.randoms())
-def test_no_ring_of_devices_on_a_host_each_is_better_than_the_bound(ports: list[float], hub: float, rng: Random) -> None:
-    named = tuple(Device(f"d{number}", "t", f"h{number}") for number in range(len(ports)))
-    links = [Link(f"l{i}", (f"d{i}", f"h{i}"), port, rng.choice((0.0, 1e-5))) for i, port in enumerate(ports)]
-    links += [Link(f"m{i}", (f"h{i}", "hub"), rng.choice((hub, 1e10)), 1e-6) for i in range(len(ports))]
-    hosts = tuple(Host(f"h{i}") for i in range(len(ports)))
+def test_no_ring_of_devices_on_several_hosts_is_better_than_the_bound(ports: list[float], hub: float, rng: Random) -> None:
+    among = rng.randint(2, len(ports))
+    named = tuple(Device(f"d{number}", "t", f"h{number % among}") for number in range(len(ports)))
+    links = [Link(f"l{i}", (f"d{i}", f"h{i % among}"), port, rng.choice((0.0, 1e-5))) for i, port in enumerate(ports)]
+    links += [Link(f"m{i}", (f"h{i}", "hub"), rng.choice((hub, 1e10)), 1e-6) for i in range(among)]
+    hosts = tuple(Host(f"h{i}") for i in range(among))
     topology = Topology("@t", (DeviceType("t"),), hosts, named, (Switch("hub"),), tuple(links))
     net = network(topology)
     steps = Steps(Module("@m", (topology,)), topology, net, 1)
