@@ -54,8 +54,8 @@ from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.chains import Chain, Parts, parts_of
 from passes.partition.chain.crossings import Link, volumes_of
-from passes.partition.chain.pipeline import Held, Sequenced, StageRun, Table, beside
-from passes.partition.chain.submeshes import Block, Submeshes
+from passes.partition.chain.pipeline import Held, Sequenced, Sides, StageRun, Table, beside
+from passes.partition.chain.submeshes import BestLinks, Block, Submeshes
 from passes.partition.chain.units import MOST_CUTS, units_of
 from passes.partition.chain.workspace import Workspace
 from passes.partition.layouts.mesh.named import named_plan, restricted
@@ -88,9 +88,9 @@ class Form:
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
-    priced: set[tuple[int, bool, bool, bool, int]] = field(default_factory=set)
+    priced: set[tuple[int, bool, bool, bool, bool, int]] = field(default_factory=set)
     solved: set[int] = field(default_factory=set)
-    rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
+    rows: dict[tuple[float, tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
     ends: dict[tuple[tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
     kept: dict[int, Chain] = field(default_factory=dict)
 
@@ -161,12 +161,12 @@ class Bounding:
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, ...], Table] = {}
-        self.alike: dict[tuple[int, bool], int] = {}
-        """By number of a block and whether the stage behind it is fresh: equal for blocks of one form, replicas and links."""
+        self.alike: dict[tuple[int, bool, bool], int] = {}
+        """By number of a block and whether the stages beside it are apart: equal for blocks of one form, replicas and links."""
         numbers: dict[object, int] = {}
-        for block, fresh in itertools.product(meshes.blocks, (False, True)):
-            like = block.form, block.replicas, block.links[0], block.sends(fresh)
-            self.alike[block.number, fresh] = numbers.setdefault(like, len(numbers))
+        for block, comes, goes in itertools.product(meshes.blocks, (False, True), (False, True)):
+            like = block.form, block.replicas, block.receives(comes), block.sends(goes)
+            self.alike[block.number, comes, goes] = numbers.setdefault(like, len(numbers))
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
 
     def count(self) -> None:
@@ -223,30 +223,32 @@ class Bounding:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def table(self, block: Block, before: bool = True, behind: bool = True, fresh: bool = False, held: int = 0) -> Table:
+    def table(self, block: Block, before: bool, behind: bool, comes: bool = False, goes: bool = False, held: int = 0) -> Table:
         """Bounds of all runs on a block; the rest as of ``Tables``."""
-        own = self.own_table(block, before, behind, fresh, held)
+        own = self.own_table(block, before, behind, comes, goes, held)
         if self.other is None:
             return own
-        other = self.other.table(block, before, behind, fresh, held)
+        other = self.other.table(block, before, behind, comes, goes, held)
         if (key := (id(own), id(other))) not in self.greater:
             self.greater[key] = own, other, Table.of(np.maximum(own.seconds, other.seconds))
         return self.greater[key][2]
 
-    def own_table(self, block: Block, before: bool, behind: bool, fresh: bool = False, held: int = 0) -> Table:
+    def own_table(
+        self, block: Block, before: bool, behind: bool, comes: bool = False, goes: bool = False, held: int = 0
+    ) -> Table:
         """As ``table``, with this overlap alone."""
-        form, enters, leaves = self.forms[block.form], block.links[0], block.sends(fresh)
-        key = self.likeness(block, before, behind, fresh, held)
+        form, key = self.forms[block.form], self.likeness(block, before, behind, comes, goes, held)
         if key not in self.tables and held and not self.binds(form, before, held):
-            self.tables[key] = self.own_table(block, before, behind, fresh)
+            self.tables[key] = self.own_table(block, before, behind, comes, goes)
         if key not in self.tables:
             count = math.prod(block.mesh.sizes)
-            here = self.volumes.receive(count, enters, before) + self.volumes.send(count, leaves, behind)
+            volumes, links = self.volumes, (block.receives(comes), block.sends(goes))
+            here = volumes.receive(count, links[0], before) + volumes.send(count, links[1], behind)
             best = self.transfers(count, before, behind)
             with np.errstate(invalid="ignore"):
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
-                    chained = self.chained(form, form.chain, enters, leaves, before, behind, held)
+                    chained = self.chained(form, form.chain, links, before, behind, held)
                     np.maximum(table, chained + here, out=table)
             if (limit := self.limit(form.mesh)) is not None:
                 table[self.needs(form, before, held) > limit * (1 + TIGHT)] = np.inf
@@ -256,9 +258,9 @@ class Bounding:
             self.tables[key] = Table.of(table)
         return self.tables[key]
 
-    def likeness(self, block: Block, before: bool, behind: bool, fresh: bool, held: int) -> tuple[int, ...]:
+    def likeness(self, block: Block, before: bool, behind: bool, comes: bool, goes: bool, held: int) -> tuple[int, ...]:
         """What all that is known of runs on a block depends on, the form first."""
-        return block.form, self.alike[block.number, fresh], before, behind, held
+        return block.form, self.alike[block.number, comes, goes], before, behind, held
 
     def binds(self, form: Form, before: bool, held: int) -> bool:
         """Whether it matters for any run that it holds so many microbatches."""
@@ -274,11 +276,10 @@ class Bounding:
         woken = hands_over(1 if whole else 2, block.size, training=self.training)
         return max(type_.handover for type_ in block.mesh.types) if woken else 0.0
 
-    def chained(
-        self, form: Form, chain: Chain, enters: Link, leaves: tuple[Link, Link], before: bool, behind: bool, held: int
-    ) -> Floats:
-        """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
-        limit, count = self.limit(form.mesh), self.units.count
+    def chained(self, form: Form, chain: Chain, links: BestLinks, before: bool, behind: bool, held: int) -> Floats:
+        """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known;
+        ``links``: those that ``Block.receives`` and ``Block.sends`` tell."""
+        limit, count, (enters, leaves) = self.limit(form.mesh), self.units.count, links
         room = np.zeros((count, count + 1)) if limit is None else self.room(form, limit, before, held)
         found = np.zeros((count, count + 1))
         if (leaves, behind) not in form.ends:
@@ -409,11 +410,9 @@ class Bounding:
         form.cutter = Cutter(given, self.units.constants.ops)
         if self.parts is None:
             self.parts = parts_of(form.cutter, self.units)
-        form.chain = Chain(form.cutter, self.parts)
-        problem = given.problem
+        form.chain, problem = Chain(form.cutter, self.parts), given.problem
         quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
-        work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
-        table = self.table_of(work)
+        table = self.table_of([math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops])
         form.bytes = np.maximum(form.bytes, self.least_memory(given))
         form.saved = np.maximum(form.saved, self.least_saved(given))
         np.maximum(form.core, table, out=form.core)
@@ -491,7 +490,7 @@ class Bounding:
                     return True
         return False
 
-    def price(self, run: StageRun, sides: tuple[bool, bool, bool, int], ends: float) -> None:
+    def price(self, run: StageRun, sides: Sides, ends: float) -> None:
         """Looks for the price of memory under which a run is bounded best; ``sides``: as of ``Tables``."""
         if self.other is not None:
             self.other.price(run, sides, ends)
@@ -500,17 +499,17 @@ class Bounding:
         if limit is None or key in form.priced:
             return
         form.priced.add(key)
-        (alike, behind, fresh, held), chain = sides, form.chain
+        (alike, behind, comes, goes, held), chain = sides, form.chain
         assert chain is not None
-        before = chain.entering(run.first, run.block.links[0], alike)
-        after = chain.leaving(run.behind, run.block.sends(fresh), behind)
+        before = chain.entering(run.first, run.block.receives(comes), alike)
+        after = chain.leaving(run.behind, run.block.sends(goes), behind)
         room = float(self.room(form, limit, alike, held)[run.first, run.behind])
         price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)
 
-    def solve(self, run: StageRun, sides: tuple[bool, bool, bool, int], ends: float) -> None:
+    def solve(self, run: StageRun, sides: Sides, ends: float) -> None:
         """Searches a run and notes what it costs at least, there and around it."""
         form = self.forms[run.block.form]
         cutter, key = self.cutter(form), self.units.key(run.first, run.behind)
@@ -543,12 +542,8 @@ class Bounding:
 
     def over_best(self, cutter: Cutter, name: str) -> Floats:
         """Seconds that a member spends at least to send or receive a value, by layout."""
-        best, type_ = self.links.best, cutter.types[name]
-        given = cutter.given
+        best, given, type_ = self.links.best, cutter.given, cutter.types[name]
         size = type_bytes(type_) or 0
         parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])
-        return self.times(name) * (best.latency + size * parts / best.bandwidth)
-
-    def times(self, name: str) -> int:
-        """How often a value crosses: in training its gradient comes back, over the same link at the same cost."""
-        return 2 if name in self.base.trained else 1
+        times = 2 if name in self.base.trained else 1  # its gradient comes back, over the same link at the same cost
+        return times * (best.latency + size * parts / best.bandwidth)

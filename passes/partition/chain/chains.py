@@ -181,13 +181,15 @@ class Chain:
         found[:count], found[count:] = 0.0 if seconds is None else seconds, np.inf
         return found
 
-    def entering(self, cut: int, link: Link, alike: bool) -> Floats:
+    def entering(self, cut: int, links: tuple[Link, Link], alike: bool) -> Floats:
         """Seconds by layout, beyond the least, that the stage from unit ``cut`` on spends on receiving the link before it; from
-        one of another shape it comes whole."""
+        one of another shape it comes whole. ``links``: from an earlier stage, and from the one before."""
         made, read, _ = self.parts.close[cut]
         if not read:
             return self.arriving(cut, None)
-        return self.arriving(cut, self.beyond(cut, link) if alike or not made else np.where(self.whole(cut), 0.0, np.inf))
+        if made and not alike:
+            return self.arriving(cut, np.where(self.whole(cut), 0.0, np.inf))
+        return self.arriving(cut, self.beyond(cut, links[1] if made else links[0]))
 
     def leaving(self, cut: int, links: tuple[Link, Link], alike: bool) -> Floats:
         """Likewise of sending it, for the stage before; parts are brought together for a stage of another shape. ``links``: to

@@ -38,17 +38,20 @@ class Volumes:
     close_enter: Floats
     close_leave: Floats
 
-    def receive(self, devices: int, link: Link, alike: bool) -> Floats:
-        """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
-        rate, once = link.rates(devices)
-        found = self.enter / rate + self.enters * link.latency
-        return found if alike else found + self.close_enter * (1 / once - 1 / rate)
+    def receive(self, devices: int, links: tuple[Link, Link], alike: bool) -> Floats:
+        """What a run on so many devices spends at least on what enters; ``links``: from an earlier stage, and from the one
+        before; ``alike``: which is of the same shape."""
+        return self.spent(devices, links, alike, self.enter, self.enters, self.close_enter)
 
     def send(self, devices: int, links: tuple[Link, Link], alike: bool) -> Floats:
-        """What a run spends at least on sending; ``links``: to a later stage, and to the next."""
+        """What it spends at least on sending; ``links``: to a later stage, and to the next."""
+        return self.spent(devices, links, alike, self.leave, self.leaves, self.close_leave)
+
+    @staticmethod
+    def spent(devices: int, links: tuple[Link, Link], alike: bool, size: Floats, values: Floats, close: Floats) -> Floats:
+        """What so many devices spend at least on values of so many bytes, of which the ``close`` ones cross the second link."""
         rate, (part, once) = links[0].rates(devices)[0], links[1].rates(devices)
-        found = self.leave / rate + self.leaves * links[0].latency
-        return found + self.close_leave * max(1 / (part if alike else once) - 1 / rate, 0.0)
+        return size / rate + values * links[0].latency + close * max(1 / (part if alike else once) - 1 / rate, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

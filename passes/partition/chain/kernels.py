@@ -7,50 +7,58 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.partition.chain.taking import NO_HOST
 from passes.partition.layouts.problem.problem import Floats
 from passes.solvers.kernels import compiled, part
 
 SLOWEST, SUM, COUNT = 0, 1, 2
 """What is minimised: the largest seconds of a stage, their sum, the number of stages."""
-ANY, OTHER, FRESH = 0, 2, 4
-"""What the next stage is: any, where links to all are the same; not fresh; fresh (``Moves``). With 1 more: it is alike."""
+ANY, NEAR, APART = 0, 2, 4
+"""Where the next stage is: anywhere, where links to all are the same; maybe on a host of this one; on none of its hosts. With 1
+more: it is alike."""
 
 
 class Moves(NamedTuple):
     """``pointer[s]``: where the moves from state s begin, of each the state that it leads to (``target``) and its ``block``;
     likewise ``idle`` states, in which more devices are idle. States have greater numbers than those that lead to them.
-    ``fresh``: whether a move takes devices of untouched hosts alone. ``shape`` of each block, ``parts``: whether it tells a
-    fresh stage behind it from others, which may be nearer, and ``tables[stage, block]`` (-1: there is no such stage; of any
-    number of stages there is one row): 4 more with an alike stage before it, 2 more with one behind, 1 more with a fresh one
-    behind.
-    ``row[s, shape]``: number of the state with a last stage of that shape, -1 where there is none; the last shape is that of
-    the start. ``follows[s, shape]``: whether a stage of that shape may be next."""
+    Of the hosts that a move takes devices of, a *place* tells those of which some were taken before (``entered``), and those
+    of which it leaves some (``left``): the devices of the next stage can be on a host of this one only where it enters the
+    place that this one left, and where not ``apart[left, entered]``.
+    ``shape`` of each block; ``comes`` and ``goes``: whether links from a stage before it, or to one behind it, are others where
+    that is apart; and ``tables[stage, block]`` (-1: there is no such stage; of any number of stages there is one row): 8 more
+    with an alike stage before it, 4 more with one behind, 2 more with one apart before, 1 more with one apart behind.
+    A stage ends with a shape and the place that it left, ``shape * len(apart) + left``; the last shape is that of the start.
+    ``row[s, ending]``: number of the state whose last stage ended so, -1 where there is none. ``follows[s, shape]``: whether a
+    stage of that shape may be next."""
 
     pointer: NDArray[np.int32]
     target: NDArray[np.int32]
     block: NDArray[np.int32]
-    fresh: NDArray[np.bool_]
+    entered: NDArray[np.int32]
+    left: NDArray[np.int32]
     idle_pointer: NDArray[np.int32]
     idle: NDArray[np.int32]
     shape: NDArray[np.int32]
-    parts: NDArray[np.bool_]
+    comes: NDArray[np.bool_]
+    goes: NDArray[np.bool_]
     tables: NDArray[np.int32]
     row: NDArray[np.int32]
     follows: NDArray[np.bool_]
+    apart: NDArray[np.bool_]
 
 
 @compiled
 def neighbours(
-    moves: NDArray[np.int32], idle: NDArray[np.int32], shape: NDArray[np.int32], states: int, shapes: int
+    moves: NDArray[np.int32], idle: NDArray[np.int32], shape: NDArray[np.int32], states: int, shapes: int, places: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each state, which shapes the last stage may have (the start is a further one), and which the next. ``moves``: source,
-    target and block, by source; ``idle``: source and target, by source."""
-    last, following = np.zeros((states, shapes + 1), np.bool_), np.zeros((states, shapes + 1), np.bool_)
-    last[0, shapes] = True
+    """Of each state, how the last stage may have ended (``Moves``), and which shapes the next may have. ``moves``: source,
+    target, block, and places entered and left, by source; ``idle``: source and target, by source."""
+    last, following = np.zeros((states, (shapes + 1) * places), np.bool_), np.zeros((states, shapes + 1), np.bool_)
+    last[0, shapes * places + NO_HOST] = True
     move, pair = 0, 0
     for state in range(states):
         while move < len(moves) and moves[move, 0] == state:
-            last[moves[move, 1], shape[moves[move, 2]]] |= last[state].any()
+            last[moves[move, 1], shape[moves[move, 2]] * places + moves[move, 4]] |= last[state].any()
             move += 1
         while pair < len(idle) and idle[pair, 0] == state:
             last[idle[pair, 1]] |= last[state]
@@ -73,87 +81,126 @@ def programme(
 
     ``seconds[table, i, j]``: of a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills
     ``value[stages, row, next, units]``, given as inf: the best, by what the next stage is; and ``way`` at the same places: the
-    number of its last move, where its run begins, and the shape of the stage before, plus the number of shapes times what
+    number of its last move, where its run begins, and how the stage before ended, plus the number of endings times what
     this stage was for that. With any number of stages there is one layer, which reads itself."""
-    layers, units, shapes = value.shape[0], value.shape[3] - 1, moves.row.shape[1]
-    best, whose = np.empty((2, 2, units + 1)), np.empty((2, 2, units + 1), np.int32)
-    ahead, came = np.empty(units + 1), np.empty(units + 1, np.int32)
-    value[0, moves.row[0, shapes - 1], 0, 0] = 0.0
+    layers, units, endings, places = value.shape[0], value.shape[3] - 1, moves.row.shape[1], len(moves.apart)
+    start, is_told = endings - places, value.shape[2] > 2
+    best, whose = np.empty((places, 2, 2, units + 1)), np.empty((places, 2, 2, units + 1), np.int32)
+    ahead, came = np.empty((2, units + 1)), np.empty((2, units + 1), np.int32)
+    value[0, moves.row[0, start + NO_HOST], 0, 0] = 0.0
     looked = begun = 0
     for layer in range(max(layers - 1, 1)):
         above = min(layer + 1, layers - 1)
         for state in range(len(moves.row)):
             for k in range(moves.idle_pointer[state], moves.idle_pointer[state + 1]):
-                for shape in range(0 if gaps else shapes - 1, shapes):
-                    if moves.row[state, shape] >= 0:
-                        rows = moves.row[state, shape], moves.row[moves.idle[k], shape]
+                for ending in range(0 if gaps else start, endings):
+                    if moves.row[state, ending] >= 0:
+                        rows = moves.row[state, ending], moves.row[moves.idle[k], ending]
                         _copy(value[layer, rows[0]], way[layer, rows[0]], value[layer, rows[1]], way[layer, rows[1]])
             if moves.pointer[state] == moves.pointer[state + 1]:
                 continue
-            best[:], whose[:] = np.inf, -1
-            for shape in range(shapes):
-                if moves.row[state, shape] >= 0:
-                    for fresh in range(2 if value.shape[2] > 2 else 1):
-                        own = OTHER + 2 * fresh if value.shape[2] > 2 else ANY
-                        _two_best(value[layer, moves.row[state, shape]], own, shape, shapes, best[fresh], whose[fresh])
+            _best_before(moves, state, is_told, value[layer], best, whose)
             for move in range(moves.pointer[state], moves.pointer[state + 1]):
                 block = moves.block[move]
                 shape = moves.shape[block]
-                fresh = int(moves.fresh[move]) if value.shape[2] > 2 else 0
-                own = OTHER + 2 * fresh if value.shape[2] > 2 else ANY
-                here, there = moves.row[state, shape], moves.row[moves.target[move], shape]
-                for alike in range(2 if here >= 0 else 1):
-                    rows = value[layer, max(here, 0)]
-                    if not _before(alike, own, shape, shapes, rows, best[fresh], whose[fresh], ahead, came):
-                        continue
-                    for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
-                        for following in range(OTHER, FRESH + 1, 2) if moves.parts[block] else range(ANY, OTHER, 2):
-                            table = moves.tables[layer, block, 4 * alike + 2 * behind + int(following == FRESH)]
-                            if table >= 0:
-                                rows_ = value[above, there, following + behind], way[above, there, following + behind]
-                                looked += _advance(goal, limit, ahead, seconds[table], least[table], came, move, *rows_)
-                                begun += 1
+                there = moves.row[moves.target[move], shape * places + moves.left[move]]
+                for alike in range(2):
+                    _before(alike, moves, move, state, is_told, value[layer], best, whose, ahead, came)
+                    for apart in range(2 if moves.comes[block] else 1):
+                        if not _reached(ahead[apart]):
+                            continue
+                        for behind in range(2 if moves.follows[moves.target[move], shape] else 1):
+                            for following in range(NEAR, APART + 1, 2) if moves.goes[block] else range(ANY, NEAR, 2):
+                                sides = 8 * alike + 4 * behind + 2 * apart + int(following == APART)
+                                table = moves.tables[layer, block, sides]
+                                if table >= 0:
+                                    rows_ = value[above, there, following + behind], way[above, there, following + behind]
+                                    costs = seconds[table], least[table]
+                                    looked += _advance(goal, limit, ahead[apart], *costs, came[apart], move, *rows_)
+                                    begun += 1
     return looked, begun
 
 
 @part
-def _two_best(rows: Floats, following: int, shape: int, shapes: int, best: Floats, whose: NDArray[np.int32]) -> None:
+def _best_before(moves: Moves, state: int, is_told: bool, value: Floats, best: Floats, whose: NDArray[np.int32]) -> None:
+    """Fills ``best[entered, apart]``: of the plans that end in a state, by the place that the next stage enters and whether it
+    is apart from the last, the best before what is not alike, and the best of other shapes than that; ``whose``: as ``way``."""
+    endings, places = moves.row.shape[1], len(moves.apart)
+    best[:] = np.inf
+    wanted = np.zeros(places, np.bool_)
+    for move in range(moves.pointer[state], moves.pointer[state + 1]):
+        wanted[moves.entered[move]] = True
+    for ending in range(endings):
+        row = moves.row[state, ending]
+        if row < 0:
+            continue
+        for entered in range(places):
+            if wanted[entered]:
+                apart = int(moves.apart[ending % places, entered])
+                own = NEAR + 2 * apart if is_told else ANY
+                _two_best(value[row], own, ending, endings, places, best[entered, apart], whose[entered, apart])
+
+
+@part
+def _two_best(
+    rows: Floats, following: int, ending: int, endings: int, places: int, best: Floats, whose: NDArray[np.int32]
+) -> None:
     """Keeps the best of several states before what is ``following`` and not alike, and the best of those of other shapes;
     ``whose``: as in ``way``."""
     for i in range(rows.shape[1]):
         own = following if rows[following, i] < rows[ANY, i] else ANY
-        value, told = rows[own, i], shape + shapes * own
+        value, told = rows[own, i], ending + endings * own
+        same = best[0, i] < np.inf and whose[0, i] % endings // places == ending // places
         if value < best[0, i]:
-            best[1, i], whose[1, i] = best[0, i], whose[0, i]
+            if not same:
+                best[1, i], whose[1, i] = best[0, i], whose[0, i]
             best[0, i], whose[0, i] = value, told
-        elif value < best[1, i]:
+        elif value < best[1, i] and not same:
             best[1, i], whose[1, i] = value, told
 
 
 @part
 def _before(
     alike: int,
-    following: int,
-    shape: int,
-    shapes: int,
-    rows: Floats,
+    moves: Moves,
+    move: int,
+    state: int,
+    is_told: bool,
+    value: Floats,
     best: Floats,
     whose: NDArray[np.int32],
     ahead: Floats,
     came: NDArray[np.int32],
-) -> bool:
-    """The best plans behind which a stage of ``shape`` that is ``following`` may come, and their last stages as in ``way``;
-    whether there is one. ``rows``: those of a last stage of this shape."""
-    reached = False
-    for i in range(len(ahead) - 1):
-        if alike:
-            own = following + 1 if rows[following + 1, i] < rows[ANY + 1, i] else ANY + 1
-            ahead[i], came[i] = rows[own, i], shape + shapes * own
-        else:
-            second = int(whose[0, i] % shapes == shape)
-            ahead[i], came[i] = best[second, i], whose[second, i]
-        reached |= ahead[i] < np.inf
-    return reached
+) -> None:
+    """Fills ``ahead[apart]`` with the best plans behind which the stage of a move may come, and ``came`` with their last stages
+    as in ``way``; ``ahead[0]`` with the best of all where the block's links to both are the same."""
+    endings, places, entered, block = moves.row.shape[1], len(moves.apart), moves.entered[move], moves.block[move]
+    shape = moves.shape[block]
+    ahead[:] = np.inf
+    for apart in range(2):
+        into = apart if moves.comes[block] else 0
+        if not alike:
+            for i in range(ahead.shape[1] - 1):
+                value_, told = best[entered, apart, 0, i], whose[entered, apart, 0, i]
+                if value_ < np.inf and told % endings // places == shape:
+                    value_, told = best[entered, apart, 1, i], whose[entered, apart, 1, i]
+                if value_ < ahead[into, i]:
+                    ahead[into, i], came[into, i] = value_, told
+            continue
+        following = (NEAR + 2 * apart if is_told else ANY) + 1
+        for left in range(places):
+            row = moves.row[state, shape * places + left]
+            if row >= 0 and moves.apart[left, entered] == bool(apart):
+                for i in range(ahead.shape[1] - 1):
+                    own = following if value[row, following, i] < value[row, ANY + 1, i] else ANY + 1
+                    if value[row, own, i] < ahead[into, i]:
+                        ahead[into, i], came[into, i] = value[row, own, i], shape * places + left + endings * own
+
+
+@part
+def _reached(ahead: Floats) -> bool:
+    """Whether there is a plan."""
+    return bool((ahead < np.inf).any())
 
 
 @part

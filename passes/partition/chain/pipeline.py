@@ -2,9 +2,9 @@
 
 A plan cuts the units into runs, in order, and gives each a block of devices that those before have not taken; devices may stay
 idle. What a stage pays for what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``:
-parts cross as they lie) or not, and on whether the next is *fresh*, on hosts of which no device was taken, which may be far.
-So a state is (stages used, devices taken (``taking``), units done, shape of the last stage, whether the next is alike, and
-fresh): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
+parts cross as they lie) or not, and on whether it is *apart*, on none of its hosts, which may be far.
+So a state is (stages used, devices taken (``taking``), units done, shape of the last stage and the place it left, whether the
+next is alike, and apart): ``least`` minimises the largest seconds of a stage, in O(moves * units^2), ``shortest`` the sum of
 the stages' seconds among plans whose stages stay below a limit, and ``in_turn`` both, of a stream with few microbatches in
 flight. The number of stages may be fixed: then it is known of each how many microbatches it has in flight (``held``), hence how
 much memory is left for weights.
@@ -40,8 +40,10 @@ class Table:
         return cls(seconds, np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1])
 
 
-Tables: TypeAlias = Callable[[Block, bool, bool, bool, int], Table]
-"""Of the runs on a block, given whether there are stages before and behind it that are alike, whether that behind it is fresh,
+Sides: TypeAlias = tuple[bool, bool, bool, bool, int]
+"""What ``Tables`` takes of a stage beside its block."""
+Tables: TypeAlias = Callable[[Block, bool, bool, bool, bool, int], Table]
+"""Of the runs on a block, given whether there are stages before and behind it that are alike, whether these two are apart,
 and of how many microbatches it holds what their backward passes need; 0 where that is not known."""
 Held: TypeAlias = tuple[int, ...]
 """Of each stage of a stated number such microbatches, as of ``Tables``; empty for any number of stages."""
@@ -55,12 +57,12 @@ MOST_HALVED = 40
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """Units ``first .. behind - 1`` on a block; ``fresh``: of hosts of which no stage before has a device."""
+    """Units ``first .. behind - 1`` on a block; ``apart``: on none of the hosts of the stage before."""
 
     first: int
     behind: int
     block: Block
-    fresh: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,11 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     return list(pairwise(same))
 
 
-def beside(runs: Sequence[StageRun], held: Held = ()) -> list[tuple[bool, bool, bool, int]]:
+def beside(runs: Sequence[StageRun], held: Held = ()) -> list[Sides]:
     """What ``Tables`` takes of each stage of a plan beside its block."""
-    fresh = [*(run.fresh for run in runs[1:]), False]
-    return [(*sides, next_, number) for sides, next_, number in zip(alike(runs), fresh, held or (0,) * len(runs), strict=True)]
+    apart = list(pairwise([*(run.apart for run in runs), False]))
+    numbers = held or (0,) * len(runs)
+    return [(*sides, *both, number) for sides, both, number in zip(alike(runs), apart, numbers, strict=True)]
 
 
 def least(
@@ -194,26 +197,31 @@ class _Programme:
         states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
         numbers: dict[Shape, int] = {}
         count = 1 + max((block.number for block in meshes.blocks), default=0)
-        shape, parts, known = np.zeros(count, np.int32), np.zeros(count, bool), dict[int, tuple[int, Table]]()
-        told = np.full((max(len(held), 1), count, 8), -1, np.int32)
+        shape, known = np.zeros(count, np.int32), dict[int, tuple[int, Table]]()
+        comes, goes = np.zeros(count, bool), np.zeros(count, bool)
+        told = np.full((max(len(held), 1), count, 16), -1, np.int32)
         for block in meshes.blocks:
             shape[block.number] = numbers.setdefault(block.shape, len(numbers))
-            parts[block.number] = block.parts
+            comes[block.number], goes[block.number] = block.comes, block.goes
         self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
         pointers = [np.searchsorted(rows[:, 0], np.arange(states + 1)).astype(np.int32) for rows in (moves, idle)]
-        ahead, behind = neighbours(moves, idle, shape, states, self.shapes)
-        before, after = _alike_beside(moves, shape, ahead, behind, count)
+        apart = meshes.taking.apart
+        ahead, behind = neighbours(moves, idle, shape, states, self.shapes, len(apart))
+        shapes: NDArray[np.bool_] = np.logical_or.reduce(ahead.reshape(states, self.shapes + 1, len(apart)), axis=2)
+        before, after = _alike_beside(moves, shape, shapes, behind, count)
         for block in meshes.blocks:
-            for one in (False, True)[: 1 + before[block.number]]:
-                for other, new in itertools.product((False, True)[: 1 + after[block.number]], (False, True)[: 1 + block.parts]):
-                    for stage, microbatches in enumerate(held or (0,)):
-                        table = tables(block, one, other, new, microbatches)
-                        number = known.setdefault(id(table), (len(known), table))[0]
-                        told[stage, block.number, 4 * one + 2 * other + new] = number
+            options = before[block.number], after[block.number], block.comes, block.goes
+            one, other, comes_, goes_ = ((False, True)[: 1 + option] for option in options)
+            for sides in itertools.product(one, other, comes_, goes_):
+                for stage, microbatches in enumerate(held or (0,)):
+                    table = tables(block, *sides, microbatches)
+                    place = int(np.dot(sides, (8, 4, 2, 1)))
+                    told[stage, block.number, place] = known.setdefault(id(table), (len(known), table))[0]
         row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
         self.rows = int(ahead.sum())
-        taken = moves[:, 1].copy(), moves[:, 2].copy(), moves[:, 3] > 0
-        self.moves = Moves(pointers[0], *taken, pointers[1], idle[:, 1].copy(), shape, parts, told, row, behind)
+        target, taken, entered, left, further = (rows.copy() for rows in (*moves.T[1:], idle[:, 1]))
+        blocks = shape, comes, goes, told
+        self.moves = Moves(pointers[0], target, taken, entered, left, pointers[1], further, *blocks, row, behind, apart)
         empty = np.zeros((0, units, units + 1))
         self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
         self.least = np.stack([table.least for _, table in known.values()]) if known else empty
@@ -223,7 +231,7 @@ class _Programme:
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
         number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], self.stages
-        size = (stages + 1, self.rows, 6 if self.moves.parts.any() else 2, self.units + 1)
+        size = (stages + 1, self.rows, 6 if self.moves.goes.any() else 2, self.units + 1)
         value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
         looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
         did("stage", looked)
@@ -239,11 +247,14 @@ class _Programme:
             move, i, before = way[layer, row, following, j].tolist()
             runs.append((i, j))
             taken.append(move)
-            following, shape = divmod(before, self.shapes + 1)
-            row, layer, j = int(self.moves.row[self.meshes.moves[move, 0], shape]), max(layer - 1, 0), i
+            following, ending = divmod(before, self.moves.row.shape[1])
+            row, layer, j = int(self.moves.row[self.meshes.moves[move, 0], ending]), max(layer - 1, 0), i
         blocks = self.meshes.realised(taken[::-1])
-        fresh = self.moves.fresh[taken[::-1]].tolist()
-        return Sequenced(total, tuple(StageRun(*run, *rest) for run, *rest in zip(reversed(runs), blocks, fresh, strict=True)))
+        entered, left = (places[taken[::-1]] for places in (self.moves.entered, self.moves.left))
+        apart = np.zeros(len(runs), bool)
+        apart[1:] = self.moves.apart[left[:-1], entered[1:]]
+        each = zip(reversed(runs), blocks, apart.tolist(), strict=True)
+        return Sequenced(total, tuple(StageRun(*run, *rest) for run, *rest in each))
 
 
 def _alike_beside(

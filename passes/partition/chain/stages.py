@@ -210,7 +210,7 @@ class StageSearch(Anytime[SolvedStages]):
         bounding, known = self.bounding, dict[tuple[int, bool, int], Table]()
         every = bounding.held(stages)
 
-        def part(block: Block, before: bool, behind: bool, fresh: bool, held: int) -> Table:
+        def part(block: Block, before: bool, behind: bool, comes: bool, goes: bool, held: int) -> Table:
             form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
             runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
             filled = bounding.needs(form, before, held) / max(limit, 1) if limit is not None else 0.0
@@ -317,10 +317,10 @@ class StageSearch(Anytime[SolvedStages]):
         held = bounding.held(stages)
         full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
 
-        def table(block: Block, before: bool, behind: bool, fresh: bool, in_flight: int) -> Table:
+        def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
             if built and not bounding.is_built(block.form):
                 return nowhere
-            sides = block, before, behind, fresh, in_flight
+            sides = block, before, behind, comes, goes, in_flight
             bound, like = bounding.table(*sides), bounding.likeness(*sides)
             places = seen.get(like, {})
             key: object = like if places else (id(bound), in_flight if full else 0)
@@ -360,7 +360,7 @@ class StageSearch(Anytime[SolvedStages]):
             made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.best is None else ends)
             learnt = False
             if isinstance(made, int):
-                full.append((found.runs[made], beside(found.runs, held)[made][3]))
+                full.append((found.runs[made], beside(found.runs, held)[made][-1]))
                 self.lacked = True
                 raised.clear()
                 continue

@@ -10,8 +10,8 @@ in ascending order only. Meshes that differ in nothing but the names of their de
 and memory of the devices that may be busiest) are one *form*: they are searched once. Where the devices of a mesh differ in
 type, there is one with equal parts and one for each of some unequal ``shares``.
 
-A *block* is a form, a number of replicas, and the best links to devices that may be before it, behind it, and behind it on
-hosts of which none is taken.
+A *block* is a form, a number of replicas, and the best links to devices that may be before it, and behind it: to all, and to
+those that are *apart*, on none of its hosts.
 
 Of many devices (``few``) there are fewer blocks, and a second axis lies within a host.
 """
@@ -41,6 +41,9 @@ FEW = f"each beginning at a multiple of its size, {IN_FEW_SHAPES}"
 """Which blocks there are of many devices (``passes.meshes.mesh.few``)."""
 Shape: TypeAlias = tuple[tuple[int, ...], tuple[Shares, ...]]
 """Sizes of the axes of a mesh, and the shares along each, none where all are equal."""
+BestLinks: TypeAlias = tuple[tuple[Link, Link], tuple[Link, Link]]
+"""To devices before a block, and to those behind it: of all of these, and of those that are on none of its hosts, or of all
+where there are no such."""
 SharesOf: TypeAlias = Callable[[tuple[int, ...], Sequence[Device]], Iterable[Along]]
 
 
@@ -53,22 +56,32 @@ class Block:
     form: int
     mesh: DeviceMesh = field(compare=False)
     others: tuple[str, ...] = field(default=(), compare=False)
-    links: tuple[Link, Link, Link] = field(default=(Link(0.0, math.inf),) * 3, compare=False)
+    links: BestLinks = field(default=((Link(0.0, math.inf),) * 2,) * 2, compare=False)
 
     @property
     def shape(self) -> Shape:
         """Values cross between blocks of one shape as they lie."""
         return self.mesh.sizes, self.mesh.shares
 
-    def sends(self, fresh: bool) -> tuple[Link, Link]:
-        """The best links to a later stage, and to the next; ``fresh``: which is on hosts of which none is taken."""
-        _, any_, untouched = self.links
-        return any_, untouched if fresh else any_
+    def receives(self, apart: bool) -> tuple[Link, Link]:
+        """The best links from an earlier stage, and from the one before; ``apart``: which is on none of its hosts."""
+        every, others = self.links[0]
+        return every, others if apart else every
+
+    def sends(self, apart: bool) -> tuple[Link, Link]:
+        """The best links to a later stage, and to the next; ``apart``: which is on none of its hosts."""
+        every, others = self.links[1]
+        return every, others if apart else every
 
     @property
-    def parts(self) -> bool:
-        """Whether it tells fresh stages from others, which may be nearer."""
-        return self.links[1] != self.links[2]
+    def comes(self) -> bool:
+        """Whether links from a stage before it that is apart are others than from one that may be near."""
+        return self.links[0][0] != self.links[0][1]
+
+    @property
+    def goes(self) -> bool:
+        """The same of links to a stage behind it."""
+        return self.links[1][0] != self.links[1][1]
 
     @property
     def size(self) -> int:
@@ -96,7 +109,7 @@ class Block:
 @dataclass(frozen=True)
 class Submeshes:
     """All blocks; ``forms``: one mesh of each form; ``moves[m]``: source, target and block of a stage that takes
-    ``takes[m]``, and 1 where these are of untouched hosts alone, by source; ``links``: of the topology."""
+    ``takes[m]``, and the places that it enters and leaves (``kernels.Moves``), by source; ``links``: of the topology."""
 
     devices: int
     blocks: tuple[Block, ...]
@@ -145,13 +158,12 @@ def submeshes(
     back; ``shares``: along the axes of a shape over some devices, empty for equal ones."""
     steps = taking(topology, net, Asked(math.prod(sizes) if sizes else 0, 1 if sizes else replicas, stages, groups, one_kind))
     makes = _Makes(topology, net, steps, sizes, whole, shares, Links(topology, net, steps.devices, returns=training))
-    rows, takes = list[tuple[int, int, int, bool]](), list[Move]()
+    rows, takes = list[tuple[int, int, int, int, int]](), list[Move]()
     for move in steps.moves:
-        fresh = not any(any(before) for _, before, _ in move.take)
         for block in makes.blocks_of(move):
-            rows.append((move.source, move.target, block, fresh))
+            rows.append((move.source, move.target, block, *steps.places_of(move.take)))
             takes.append(move)
-    moves = np.array(rows, np.int32).reshape(-1, 4)
+    moves = np.array(rows, np.int32).reshape(-1, 5)
     return Submeshes(
         len(topology.devices), tuple(makes.blocks), tuple(makes.forms_made), moves, tuple(takes), steps, makes.links
     )
@@ -177,7 +189,7 @@ class _Makes:
         self.known: dict[object, list[tuple[int, DeviceMesh]]] = {}
         self.blocks: list[Block] = []
         self.numbers: dict[object, int] = {}
-        self.linked: dict[object, tuple[Link, Link, Link]] = {}
+        self.linked: dict[object, BestLinks] = {}
 
     def blocks_of(self, move: Move) -> Iterator[int]:
         """Numbers of the blocks that a stage may be that makes the move."""
@@ -196,23 +208,23 @@ class _Makes:
                 others = tuple(device.name for device in devices[1:])
                 yield self.number(form, mesh, others, self.best_links(move, own, alone=True))
 
-    def number(self, form: int, mesh: DeviceMesh, others: tuple[str, ...], links: tuple[Link, Link, Link]) -> int:
+    def number(self, form: int, mesh: DeviceMesh, others: tuple[str, ...], links: BestLinks) -> int:
         key = form, len(others), links
         if key not in self.numbers:
             self.numbers[key] = len(self.blocks)
             self.blocks.append(Block(len(self.blocks), form, mesh, others, links))
         return self.numbers[key]
 
-    def best_links(self, move: Move, own: Sequence[int], *, alone: bool) -> tuple[Link, Link, Link]:
+    def best_links(self, move: Move, own: Sequence[int], *, alone: bool) -> BestLinks:
         """The best links of a block of these devices (``Block``); ``alone``: replicas."""
         before, hosts = self.steps.taken(self.steps.states[move.source]), self.links.hosts
         behind = sorted(set(range(len(self.steps.devices))).difference(before, own))
-        touched = {hosts[number] for number in (*before, *own)}
-        fresh = [number for number in behind if hosts[number] not in touched] or behind
-        key = tuple(own), *map(self.links.seen, (before, behind, fresh)), alone
+        touched = {hosts[number] for number in own}
+        earlier, later = ([number for number in some if hosts[number] not in touched] or some for some in (before, behind))
+        key = tuple(own), *map(self.links.seen, (before, earlier, behind, later)), alone
         if key not in self.linked:
-            links = [self.links.behind(own, some, alone) for some in (behind, fresh)]
-            self.linked[key] = self.links.before(own, before, alone), links[0], links[1]
+            receives = self.links.before(own, before, alone), self.links.before(own, earlier, alone)
+            self.linked[key] = receives, (self.links.behind(own, behind, alone), self.links.behind(own, later, alone))
         return self.linked[key]
 
     def meshes(self, take: Take, devices: Sequence[Device]) -> list[tuple[int, DeviceMesh]]:

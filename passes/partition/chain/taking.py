@@ -21,6 +21,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ir.core.topology import Device, Topology
 from passes.costs.network import Network, device_classes
 from passes.costs.parts import exchangeable_hosts, ordered
@@ -35,6 +38,8 @@ Take: TypeAlias = tuple[tuple[int, Vector, Vector], ...]
 """What a stage takes: of each of its hosts the group, and what is taken of it before and after."""
 Groups: TypeAlias = tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
 """``[group][host][pool]``: numbers of devices."""
+NO_HOST, SOME_HOSTS = 0, 1
+"""Places (``Taking.places_of``) that are no host, and hosts of several groups. Others are hosts of one group."""
 ONE_ORDER = "of devices of a host in one order"
 ONE_KIND = "of one type"
 MOST_MOVES = 1024
@@ -93,6 +98,24 @@ class Taking:
     def sizes(self) -> list[int]:
         """How many devices a mesh may have."""
         return sorted({size_of(move.take) for move in self.moves if move.mesh})
+
+    def places_of(self, take: Take) -> tuple[int, int]:
+        """The place of the hosts of which some was taken before, and of those of which some is left (``kernels.Moves``)."""
+        full = [tuple(map(len, group[0])) for group in self.groups]
+        entered = [group for group, before, _ in take if any(before)]
+        left = [group for group, _, after in take if after != full[group]]
+        one, other = (SOME_HOSTS if len(some) > 1 else some[0] + 2 if some else NO_HOST for some in (entered, left))
+        return one, other
+
+    @cached_property
+    def apart(self) -> NDArray[np.bool_]:
+        """``[left, entered]``: whether two stages, of which the first left one place and the next enters the other, are on no
+        common host."""
+        count = len(self.groups) + 2
+        met = np.eye(count, dtype=bool)
+        met[SOME_HOSTS], met[:, SOME_HOSTS] = True, True
+        met[NO_HOST], met[:, NO_HOST] = False, False
+        return ~met
 
     def signature(self, take: Take) -> object:
         """Two takes of one signature differ in nothing but names."""

@@ -294,7 +294,7 @@ class Spent(Oracle):
             return -2.0  # so that no other plan is passed by
         state, runs = 0, []
         for first, behind, place in line:
-            rows = ((target, self.meshes.blocks[block]) for source, target, block, _ in self.meshes.moves if source == state)
+            rows = ((target, self.meshes.blocks[block]) for source, target, block, *_ in self.meshes.moves if source == state)
             wanted = len(place.devices), place.mesh.sizes
             found = [(target, block) for target, block in rows if (block.size, block.mesh.sizes) == wanted]
             if not found:  # axes of like links the other way round
@@ -331,7 +331,7 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         bounding.cutter(form)
     assert oracle.least
     for block, _, _, first, behind in oracle.least:
-        bounding.solve(StageRun(first, behind, block), (False, False, False, 0), math.inf)
+        bounding.solve(StageRun(first, behind, block), (False, False, False, False, 0), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
 
@@ -346,19 +346,23 @@ def test_a_form_that_one_overlap_rules_out_gets_no_problem_of_the_other() -> Non
     assert 2 in built
 
 
-def test_what_goes_to_an_untouched_host_takes_the_link_between_hosts() -> None:
-    """An idle device on the host had counted as the next stage's."""
+def test_what_goes_to_another_host_takes_the_link_between_hosts() -> None:
+    """An idle device on the host had counted as the next stage's, and one of an earlier stage as that of the stage before."""
     module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 1, 1], 1e9, 1e8))
     topology, meshes = module.first(Topology), blocks_of(module, replicas=1)
     assert topology is not None
     bounding = Bounding(module, topology, network(topology), folding(module.entry, module), meshes)
-    first = next(b for s, _, n, _ in meshes.moves.tolist() if s == 0 for b in [meshes.blocks[n]] if b.size == 1 and b.parts)
-    near, away = (bounding.table(first, False, True, fresh).seconds for fresh in (False, True))
+    first = next(b for s, _, n, *_ in meshes.moves.tolist() if s == 0 for b in [meshes.blocks[n]] if b.size == 1 and b.goes)
+    near, away = (bounding.table(first, False, True, False, goes).seconds for goes in (False, True))
     sent = [type_bytes(value.type) or 0 for op in module.entry.ops for value in op.results]
     behind = bounding.units.count
     differ = [away[0, cut] - near[0, cut] for cut in range(1, behind)]
     assert differ == pytest.approx([size * (1 / 1e8 - 1 / 1e9) for size in sent[: behind - 1]], rel=1e-3)
     assert away[0, behind] == near[0, behind]
+    last = next(block for block in meshes.blocks if block.size == 1 and block.comes)
+    near, away = (bounding.table(last, True, False, comes).seconds for comes in (False, True))
+    differ = [away[cut, behind] - near[cut, behind] for cut in range(1, behind)]
+    assert differ == pytest.approx([size * (1 / 1e8 - 1 / 1e9) for size in sent[: behind - 1]], rel=1e-3)
 
 
 def test_search_meets_brute_force_where_links_are_slow() -> None:

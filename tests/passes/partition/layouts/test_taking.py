@@ -72,28 +72,30 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes and, if known, the stage."""
     speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
     meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
-    tables: dict[tuple[Block, bool, bool, bool], Floats] = {}
+    tables: dict[tuple[Block, bool, bool, bool, bool], Floats] = {}
     for block in meshes.blocks:
-        for sides in itertools.product((False, True), repeat=3):
-            tables[block, *sides] = np.full((units, units + 1), np.inf)
+        for before, behind, comes, goes in itertools.product((False, True), repeat=4):
+            tables[block, before, behind, comes, goes] = seconds = np.full((units, units + 1), np.inf)
             for i, j in itertools.combinations(range(units + 1), 2):
-                tables[block, *sides][i, j] = random.randint(1, 9)
+                seconds[i, j] = random.randint(1, 9)
 
-    def sequences(unit: int, state: int) -> Iterator[list[tuple[int, int, Block, bool]]]:
+    def sequences(unit: int, state: int, last: int = taking.NO_HOST) -> Iterator[list[tuple[int, int, Block, bool]]]:
         if unit == units:
             yield []
             return
-        for source, target, number, fresh in meshes.moves.tolist():
+        for source, target, number, entered, left in meshes.moves.tolist():
             if source == state:
+                apart = unit > 0 and bool(meshes.taking.apart[last, entered])
                 for j in range(unit + 1, units + 1):
-                    yield from ([(unit, j, meshes.blocks[number], fresh), *rest] for rest in sequences(j, target))
+                    yield from ([(unit, j, meshes.blocks[number], apart), *rest] for rest in sequences(j, target, left))
 
     def costs(line: list[tuple[int, int, Block, bool]]) -> list[float]:
         same = [False, *(a.shape == b.shape for (_, _, a, _), (_, _, b, _) in itertools.pairwise(line)), False]
-        new = [*(fresh for *_, fresh in line[1:]), False]
+        apart = [*(apart for *_, apart in line), False]
         times = held or (1,) * len(line)
         return [
-            times[k] * float(tables[b, same[k], same[k + 1], new[k] and b.parts][i, j]) for k, (i, j, b, _) in enumerate(line)
+            times[k] * float(tables[b, same[k], same[k + 1], apart[k] and b.comes, apart[k + 1] and b.goes][i, j])
+            for k, (i, j, b, _) in enumerate(line)
         ]
 
     held = tuple(range(stages, 0, -1))  # a stage of a stated number takes longer, the more microbatches it holds
@@ -101,14 +103,17 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    def table(block: Block, before: bool, behind: bool, fresh: bool, in_flight: int) -> Table:
-        return Table.of(tables[block, before, behind, fresh and block.parts] * max(in_flight, 1))
+    def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
+        return Table.of(tables[block, before, behind, comes and block.comes, goes and block.goes] * max(in_flight, 1))
 
     found = least(table, meshes, units, held)
     assert found.value == expected
     if found.runs:
         used = [device for run in found.runs for device in (*run.block.mesh.devices, *run.block.others)]
         assert len(used) == len(set(used))
+        for one, other in itertools.pairwise(found.runs):
+            on, after = ({name[:2] for name in (*run.block.mesh.devices, *run.block.others)} for run in (one, other))
+            assert not (other.apart and on & after)  # hosts
         assert slowest(table, found.runs, held) == expected
         total = min(sum(line) for line in lines if max(line) <= expected)
         assert shortest(table, meshes, units, expected, held).value == pytest.approx(total)
