@@ -156,6 +156,8 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
         pipeline = tuple(replace(step, **limit) if step.name == "place" else step for step in pipeline)
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
+    for step in pipeline:
+        step.check_options()
     return pipeline
 
 

@@ -172,6 +172,10 @@ class Pass(ABC):
         """Whether the pass looks at ops one by one, and wants a folded module expanded (``on_expanded``)."""
         return getattr(type(self).run, "by_op", False)
 
+    def check_options(self) -> None:
+        """Raises UsageError for options of the pass that exclude each other, whatever the module."""
+        return
+
     @abstractmethod
     def run(self, module: Module, context: PassContext) -> Module:
         """The module after the pass. Raises DnncError for a fault of the input."""

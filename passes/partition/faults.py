@@ -30,11 +30,13 @@ class WeightsOverMemory(Fault, code="E3204"):
     """All devices together have less memory than the weights need."""
 
     message = "the {held} alone are {bytes} bytes, all {devices} devices have {memory}: {lacking} bytes short"
+    hint = "{advice}"
     held: str
     bytes: int
     devices: int
     memory: int
     lacking: int
+    advice: str
 
 
 class NotProven(Fault, code="E3205"):

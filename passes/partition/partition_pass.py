@@ -35,6 +35,7 @@ from passes.graph.sizes import assessed
 from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import LatticeSearch
+from passes.partition.bridge.total_memory import check_total_memory
 from passes.partition.faults import NotAnOption
 from passes.partition.options import MICROBATCHES, MeshOptions
 from passes.partition.place import PlacePass
@@ -88,25 +89,46 @@ class PartitionPass(LatticeSearch, MeshOptions):
         """Raises InvalidInput for an option that names nothing, UsageError for options that exclude each other, Infeasible when
         no plan fits, and NoBetterPlan where none is better than the incumbent."""
         topology = needed(module, Topology)
-        if options := self.without_effect:
-            raise UsageError(NotAnOption(", ".join(options), f"mesh={self.mesh}"), where=self.name)
+        self.check_options()
+        self._check_memory(module, topology, context)
         with context.limited(self.name):
             decodes = objective_of(self.objective).decodes
-            if decodes and (flags := self.without_mesh):
-                raise UsageError(NotAnOption(", ".join(flags), f"objective={self.objective}"), where=self.name)
             if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
                 return self._on_single_devices(module, context)
             meshes = self._on_meshes(topology)
             searches = [self._search_on(one, module) for one in meshes]
             if self.mesh != ANY_FORM:
-                if flags := self.without_mesh:
-                    raise UsageError(NotAnOption(", ".join(flags), f"mesh={self.mesh}"), where=self.name)
                 if len(searches) == 1:
                     return self._on_one_form(searches[0], context)
                 return best_of(searches, context, self.name)
             own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
             last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes
             return best_of([*searches, own] if last else [own, *searches], context, self.name)
+
+    def check_options(self) -> None:
+        """Raises UsageError for options that exclude each other, whatever the model."""
+        if options := self.without_effect:
+            raise UsageError(NotAnOption(", ".join(options), f"mesh={self.mesh}"), where=self.name)
+        flags, objective = self.without_mesh, objective_of(self.objective)
+        if flags and objective.decodes:
+            raise UsageError(NotAnOption(", ".join(flags), f"objective={self.objective}"), where=self.name)
+        if flags and self.mesh not in (NO_MESH, ANY_FORM):
+            raise UsageError(NotAnOption(", ".join(flags), f"mesh={self.mesh}"), where=self.name)
+        if objective.trains:
+            self.check_comm()
+
+    def _check_memory(self, module: Module, topology: Topology, context: PassContext) -> None:
+        """Raises Infeasible where all devices together have less memory than any plan holds."""
+        if self.device_memory or states_bytes(module.entry):
+            return
+        microbatches = self.microbatches or MICROBATCHES if self.mesh == ANY_FORM else self.step_microbatches
+        counted = microbatches if self.training else 0
+        try:
+            check_total_memory(undecided(module), topology, counted)
+        except Infeasible:
+            # Taken apart, projections may hold less.
+            check_total_memory(undecided(self._for_meshes(module, context)), topology, counted)
+            raise
 
     def searched(self, module: Module, context: PassContext) -> Module:
         """The module with a plan on single devices and replicas, not placed yet. Raises as ``run``."""

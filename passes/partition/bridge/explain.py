@@ -88,6 +88,14 @@ def explain(
     return error
 
 
+def over_all_memory(needed: int, topology: Topology, held: str, advice: str) -> Infeasible:
+    """The error that any plan holds ``needed`` bytes, more than all devices together have. ``held``, ``advice``: as of
+    ``explain``."""
+    memory = sum(topology.memory(device) or 0 for device in topology.devices)
+    fault = WeightsOverMemory(held, needed, len(topology.devices), memory, needed - memory, advice)
+    return Infeasible(fault, where=topology.name)
+
+
 def held_in(module: Module, *, training: bool, saved: bool = False) -> tuple[str, str]:
     """What stages hold besides workspace and buffers, in words, and what would need less memory. ``saved``: values that a
     training step saves for its backward pass are not part of the workspace."""
@@ -121,6 +129,8 @@ def _explain(problem: Problem, solution: Solution, topology: Topology, held: str
         return Infeasible(MoreStagesThanDevices(problem.stages, topology.name, problem.devices), where="--stages")
     if problem.stages is not None and problem.stages > problem.size:
         return Infeasible(MoreStagesThanOps(problem.stages, problem.size), where="--stages")
+    if _lacking(problem, topology) > 0:
+        return over_all_memory(sum(problem.weight_bytes.tolist()), topology, held, advice)
     without_limits = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
     if any(kind.memory is not None for kind in problem.kinds) and solve(without_limits, _QUICK).stages is not None:
         return _memory(problem, solution, topology, held, advice)
@@ -156,10 +166,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str,
             worst[cost.kind] = (cost.memory - limit, index, cost)
     messages = [_short(problem.kinds[k], *shortage, held, topology, advice) for k, shortage in sorted(worst.items())]
     messages = messages or [NothingFits().at(topology.name)]
-    if (lacking := _lacking(problem, topology)) > 0:
-        total = WeightsOverMemory(held, whole, len(topology.devices), whole - lacking, lacking).at(topology.name)
-        messages = [total, *(replace(message, severity=Severity.NOTE) for message in messages)]
-    elif solution.status == "undecided":
+    if solution.status == "undecided":
         messages.append(replace(NotProven().at("partition"), severity=Severity.NOTE))
     return Infeasible(messages)
 

@@ -118,8 +118,7 @@ class LatticeSearch(PlanOptions, Pass):
         """The training steps that the options ask for. Raises UsageError, InvalidInput."""
         from passes.partition.bridge.steps import Steps
 
-        if self.comm != "sum":
-            raise UsageError(NotAnOption(f"--comm {self.comm}", "objective=training"), where=self.name)
+        self.check_comm()
         replace(self, objective=THROUGHPUT.name)._check(topology, Planned.OPS)
         if self.microbatches < 0:
             raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where="--microbatches")
@@ -129,6 +128,11 @@ class LatticeSearch(PlanOptions, Pass):
         if not steps.flush and (self.replicas != 1 or self.chunks > 1):
             raise UsageError(WithoutFlush(), where=self.name)
         return steps
+
+    def check_comm(self) -> None:
+        """Raises UsageError where compute and transfers add up in another way than that of training steps."""
+        if self.comm != "sum":
+            raise UsageError(NotAnOption(f"--comm {self.comm}", "objective=training"), where=self.name)
 
     def _trained(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The module with a plan for training steps."""

@@ -58,5 +58,4 @@ def test_what_lacks_memory_is_weights_and_caches(objective: str, tmp_path: Path)
     core = machines(tmp_path / "t.toml", ("core", 1, 2, 200))
     with pytest.raises(Infeasible, match=r"the weights and caches alone are [0-9]* bytes, all 2 devices have 409600") as error:
         planned(core, objective=objective, batch=64, groups=4)
-    assert "of weights and caches" in str(error.value)
     assert "fewer --groups, a smaller --batch" in str(error.value)

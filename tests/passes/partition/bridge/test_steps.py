@@ -499,7 +499,7 @@ def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() ->
 
 def test_a_limit_that_cannot_be_met_names_device_and_bytes() -> None:
     with pytest.raises(Infeasible, match=r"each core \(d0, d1\).*bytes"):
-        planned(chain([512, 512], 2, memory=1 << 20))
+        planned(chain([512, 512], 2, memory=3 << 20), mesh="none")
 
 
 def test_what_does_not_go_with_training_is_refused() -> None:

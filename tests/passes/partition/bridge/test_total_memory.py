@@ -1,0 +1,71 @@
+"""What every plan holds, summed over all devices: no search finds a plan within less, and it is asked before any search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.module import Module, Plan
+from passes.partition import partition_pass
+from passes.partition.bridge.total_memory import least_held
+from tests.passes.partition.bridge.test_steps import chain, planned
+
+WIDTHS = ([64, 64, 64, 64], [16, 256, 16, 8], [256, 8, 256])
+FORMS: tuple[dict[str, Any], ...] = (
+    {"mesh": "none"},
+    {"mesh": "none", "microbatches": 1},
+    {"mesh": "none", "stages": 2, "replicas": 1, "family": "gpipe"},
+    {"mesh": "any"},
+    {"mesh": "any", "microbatches": 1},
+    {"mesh": "2", "stages": 1},
+    {"mesh": "2", "stages": 1, "microbatches": 4, "uneven": True},
+    {"mesh": "auto", "stages": 0},
+)
+
+
+def bytes_held(widths: list[int], form: dict[str, Any]) -> int:
+    microbatches = form.get("microbatches", 1 if form.get("stages") == 1 else 8)
+    return least_held(chain(widths, 2), microbatches)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("widths", WIDTHS, ids=str)
+def test_no_search_finds_a_plan_within_less(widths: list[int], form: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the sum before them, the searches themselves say that nothing fits."""
+    monkeypatch.setattr(partition_pass, "check_total_memory", lambda *_: None)
+    memory = (bytes_held(widths, form) - 1) // 2
+    with pytest.raises(Infeasible):
+        planned(chain(widths, 2, memory), time_limit=1.0, **form)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_sum_comes_before_a_search(form: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: object) -> None:
+        raise AssertionError("a search began")
+
+    for name in ("searched", "_on_meshes"):
+        monkeypatch.setattr(partition_pass.PartitionPass, name, searched)
+    with pytest.raises(Infeasible, match=r"alone are .* bytes short") as caught:
+        planned(chain(WIDTHS[0], 2, bytes_held(WIDTHS[0], form) // 4), **form)
+    assert [one.code for one in caught.value.diagnostics] == ["E3204"]
+    assert caught.value.proven
+
+
+def test_a_memory_without_limit_is_enough() -> None:
+    assert isinstance(planned(chain(WIDTHS[0], 2), mesh="none"), Plan)
+
+
+def test_gradients_of_one_microbatch_take_the_place_of_saved_values() -> None:
+    module: Module = chain([64, 64], 2)
+    weight = 4 * 64 * 64
+    saved = least_held(module, 8) - 5 * weight + weight
+    assert saved > 0
+    assert least_held(module, 0) == weight
+    assert least_held(module, 1) == 3 * weight + max(weight, saved)
+
+
+def test_options_that_exclude_each_other_need_no_module() -> None:
+    with pytest.raises(UsageError, match="--comm overlap: not an option of objective=training"):
+        partition_pass.PartitionPass(objective="training", comm="overlap").check_options()
