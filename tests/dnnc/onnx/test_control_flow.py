@@ -45,7 +45,7 @@ def test_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_much_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
-    assert sum(_agree(seed, tmp_path) for seed in range(9, 90)) > 12
+    assert sum(_agree(seed, tmp_path) for seed in range(9, 50)) > 6
 
 
 @pytest.mark.slow

@@ -124,9 +124,9 @@ def _round_trips(case: Any) -> str:
 
 @pytest.mark.slow
 def test_onnx_node_tests_round_trip() -> None:
-    """A twelfth of them: all take minutes."""
-    outcomes = [_round_trips(case) for case in _cases()[::12]]
-    assert outcomes.count("ran") > 100
+    """A twentieth of them: all take minutes."""
+    outcomes = [_round_trips(case) for case in _cases()[::20]]
+    assert outcomes.count("ran") > 60
 
 
 SHARED = {
