@@ -96,7 +96,7 @@ def test_infeasible_is_exit_4_and_json_says_so(file: Path, tmp_path: Path, capsy
     arguments = ("solve", file, "--memory", "100", "--cpus", "0", "-o", tmp_path / "result.json")
     code, out, err = dnnc(capsys, *arguments, "--json")
     assert code == 4
-    assert "100 bytes" in err
+    assert "all 2 devices have 200: 200 bytes short" in err
     told = json.loads(out)
     assert (told["status"], told["objective"], told["devices"]) == ("infeasible", None, [])
     assert not (tmp_path / "result.json").exists()
