@@ -20,7 +20,6 @@ from passes.graph.graph import reads
 
 Numbers = tuple[int, ...]
 
-
 _ALWAYS = ("onnx.Transpose", "onnx.Split", "onnx.Expand")
 """Ops whose results are views whatever the strides of the operand."""
 
@@ -66,7 +65,7 @@ def _may_be_view(op: Op) -> bool:
 def _in_order(op: Op, value: Value, known: Mapping[str, _Strided], shapes: Mapping[str, Numbers | None]) -> _Strided | None:
     """A new value whose dimensions lie in the order in which those of the first operand of its shape do, as PyTorch writes what
     an elementwise op makes of a view; None where that is the usual order, or the op another."""
-    shape = _shape(value)
+    shape = shapes[value.name]
     if shape is None or not operators.has(op, operators.ELEMENTWISE):
         return None
     source = known.get(next((name for name in op.operands if shapes.get(name) == shape), ""))

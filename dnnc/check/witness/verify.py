@@ -187,9 +187,10 @@ def _divided(facts: Facts) -> Iterator[str]:
                 yield f"device {name} is of stage {other} and of stage {stage.index}"
             needed = sum(one.memory for one in plan.stages if one.devices == stage.devices) - facts.unheld(stage, name)
             limit = facts.topology.memory(facts.device(name)) if stated is None else stated
-            if limit is not None and 0 <= limit < needed:  # -1: no limit
-                needed -= sum(facts.spare(one) for one in plan.stages if one.devices == stage.devices and one.index < count)
-            if limit is not None and 0 <= limit < needed:
+            if limit is None or not 0 <= limit < needed:  # -1: no limit
+                continue
+            needed -= sum(facts.spare(one) for one in plan.stages if one.devices == stage.devices and one.index < count)
+            if limit < needed:
                 yield f"device {name} needs {needed} bytes, and has {limit}"
 
 
