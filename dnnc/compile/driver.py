@@ -388,7 +388,7 @@ def _planned(
 
         require_gradients(expand(module), context.bodies)
     if at < done:
-        search = passes(pipeline, start_after=at, stop_after=at + 1, expanded=False).run
+        search = passes(pipeline, start_after=at, stop_after=at + 1).run
         module = within_memory(module, context, search, passes(pipeline, start_after=at + 1, stop_after=done).run)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none

@@ -160,10 +160,10 @@ def serving_of(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
 def states_not_held(module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> list[dict[str, int]]:
     """Of each stage whose replicas hold unlike numbers of groups, and by device: bytes of states that the replica that holds
     most has and it has not."""
-    states, resources, found = module.states, module.resources, []
+    states, resources, ops, found = module.states, module.resources, module.entry.ops, []
     for stage, positions in zip(plan.stages, own, strict=True):
         counts = {name: stage.serves.count(replica) for replica, name in enumerate(stage.devices) if stage.serves}
-        names = {name for i in positions for name in reads(module.entry.ops[i]) if name in states}
+        names = {name for i in positions for name in reads(ops[i]) if name in states}
         size = sum(type_bytes(resources[name].type) or 0 for name in names)
         found.append({name: (max(counts.values()) - count) * size for name, count in counts.items()})
     return found
