@@ -104,7 +104,7 @@ def _taking(stage: Stage, all_ops: Sequence[Op]) -> Stage:
 
 
 def _read(ops: Iterable[Op], results: Iterable[Value]) -> set[str]:
-    return {name for op in ops for name in reads(op)} | {value.name for value in results}
+    return {name for op in ops for name in reads(op) if name} | {value.name for value in results}
 
 
 def _taken(ops: Sequence[Op], first: int, count: int, needed: Iterable[str]) -> Op:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import ir
@@ -14,7 +16,7 @@ from ir.core.module import Module, Stage
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.graph.folding import expand, fold
-from passes.graph.folding.taken import TAKE
+from passes.graph.folding.taken import TAKE, taking, with_ops
 
 PIPELINES = {
     "devices": "canonicalize,cost,partition{stages=3},place,schedule,lower",
@@ -62,3 +64,29 @@ def test_the_ops_of_a_take_are_a_first_one_and_a_count() -> None:
     text = ir.print_module(fold(lowered("devices")))
     with pytest.raises(InvalidInput, match="attribute 'ops' is the first op and how many"):
         ir.load_module(text.replace("ops = [0, ", "ops = [0, 1, ", 1), dialects=DIALECTS)
+
+
+def test_what_no_op_reads_or_makes_is_no_value() -> None:
+    """Of two operators between which the stage has one of its own, the last reads nothing in an absent operand's place, and
+    the first makes nothing in an unused result's."""
+    module = ir.load_module(
+        """
+        module @m {opset.onnx = 20} {
+          func @main(%x : tensor<4xf32>) -> (%y : tensor<4xf32>) {
+            %a = onnx.Relu(%x) : tensor<4xf32> stage<0>
+            %b = onnx.Tanh(%a) : tensor<4xf32> stage<0>
+            %c, _ = onnx.Dropout(%b) : tensor<4xf32>, unknown stage<0>
+            %d = onnx.Exp(%c) : tensor<4xf32> stage<0>
+            %e = onnx.Clip(%d, _, _) : tensor<4xf32> stage<0>
+            %f = onnx.Abs(%e) : tensor<4xf32> stage<0>
+            %y = onnx.Neg(%f) : tensor<4xf32> stage<0>
+          }
+        }
+        """,
+        dialects=DIALECTS,
+    )
+    own = [replace(op, name="onnx.Sin") if op.name == "onnx.Exp" else op for op in module.entry.ops]
+    stage = Stage("@stage0", 0, ("a",), (), module.entry.results, tuple(own))
+    (taken,) = taking(replace(module, symbols=(*module.symbols, stage)), module.entry).of_type(Stage)
+    assert [op.name for op in taken.ops] == [TAKE, "onnx.Sin", TAKE]
+    assert with_ops(taken, module.entry) == stage
