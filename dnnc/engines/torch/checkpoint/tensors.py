@@ -152,6 +152,8 @@ def _bytes_of(tensor: torch.Tensor, part: Part) -> memoryview:
     """The elements of a tensor, in order."""
     if (tensor.dtype, tuple(tensor.shape)) != (part.dtype, part.sizes):
         raise ValueError(f"a tensor is {tensor.dtype}{list(tensor.shape)}, not as stated: {part}")
+    if not tensor.numel():  # of NumPy's, torch takes over strides of 0, which cannot be viewed as bytes
+        return memoryview(b"")
     return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 

@@ -33,6 +33,7 @@ TENSORS = {
     "half": torch.arange(4, dtype=torch.bfloat16),
     "scalar": torch.tensor(3.0, dtype=torch.float64),
     "turned": torch.arange(6).reshape(2, 3).t(),
+    "empty": torch.from_numpy(np.zeros(0, np.int64)),  # its stride is 0
 }
 WEIGHT = Part(torch.float32, (4, 3), ((0, 4), (0, 3)))
 
