@@ -239,8 +239,7 @@ with connected(sys.argv[1]) as (ray, nodes, _):
 
 @pytest.mark.slow
 @needs_ray
-@pytest.mark.parametrize("victim", ["a", "b"])
-@pytest.mark.parametrize("how", ["killed", "cut off"])
+@pytest.mark.parametrize(("victim", "how"), [("a", "killed"), ("b", "cut off")])
 def test_a_node_that_goes_while_the_network_is_measured_is_named(victim: str, how: str, raylets: RayCluster) -> None:
     command = [sys.executable, "-P", "-c", LOST, raylets.address, victim, how]
     done = subprocess.run(command, env=raylets.environment, capture_output=True, text=True, timeout=120, check=False)

@@ -25,13 +25,6 @@ def test_shards_make_the_whole(name: str) -> None:
     compare(name, EXAMPLES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUN)
-def test_shards_make_the_whole_at_length(name: str) -> None:
-    """As above, of more instances: the first are those above."""
-    compare(name, 8)
-
-
 @pytest.mark.parametrize(
     ("case", "strategies"),
     [

@@ -178,13 +178,12 @@ def test_a_host_without_space_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_a_mesh_over_hosts_computes_what_it_does_on_one(hosts: str, tmp_path: Path) -> None:
+def test_a_mesh_over_hosts_computes_what_it_does_on_one(tmp_path: Path) -> None:
     """Collectives between members of several hosts, and of one, by edges."""
-    build = Build.open(pair(tmp_path, len(hosts)))
+    build = Build.open(pair(tmp_path, 4))
     inputs = [random_inputs(build, seed=seed) for seed in range(20)]
     expected = run_build(build, inputs).outputs
-    of = dict(zip(build.devices, hosts, strict=True))
+    of = dict(zip(build.devices, "aabb", strict=True))
     with Pipeline(build, processes=on_hosts(build, of, tmp_path / "cache")) as pipeline:
         found = pipeline.run(inputs).outputs
     for one, other in zip(found, expected, strict=True):

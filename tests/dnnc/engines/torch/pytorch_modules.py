@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,27 @@ class Made(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(self, x)
+
+
+class Together(nn.Module):
+    """Modules side by side, each with its input and its target: the sum of the squared distances."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Made(case) for case in cases])
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        trials = zip(self.parts, given[::2], given[1::2], strict=True)
+        return torch.stack([functional.mse_loss(part(x), target) for part, x, target in trials]).sum()
+
+
+def together(cases: Sequence[Case]) -> Whole:
+    draws = []
+    for case in cases:
+        (x,) = case.whole().inputs
+        with torch.no_grad():
+            draws += [x, floats(*Made(case)(x()).shape[1:])]
+    return Whole(lambda: Together(cases), tuple(draws), "output")
 
 
 def sequential(*parts: Callable[[], nn.Module]) -> Callable[[], dict[str, Any]]:
@@ -318,8 +339,8 @@ MODULES: dict[str, Whole] = {**{name: case.whole() for name, case in CASES.items
 class Trial:
     """One module, its model, and what PyTorch makes of it in ``STEPS`` steps."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.case, self.folder = MODULES[name], folder
+    def __init__(self, case: Whole, folder: Path) -> None:
+        self.case, self.folder = case, folder
         torch.manual_seed(3)
         self.module, self.trained = self.case.make(), self.case.make()
         self.trained.load_state_dict(self.module.state_dict())
@@ -388,7 +409,7 @@ def table(names: list[str]) -> None:
     for name in names:
         row = f"{name:32}"
         with tempfile.TemporaryDirectory() as folder:
-            trial = Trial(name, Path(folder))
+            trial = Trial(MODULES[name], Path(folder))
             for plan in PLANS:
                 try:
                     row += f"{trial.difference(plan):12.1e}"

@@ -1,5 +1,5 @@
-"""The table "as PyTorch": modules of many kinds, trained for 5 steps by processes on each plan, are as far as rounding from
-what PyTorch makes of them (``python -m tests.dnnc.engines.torch.pytorch_modules`` prints how far)."""
+"""The table "as PyTorch": modules of many kinds, trained for 5 steps by processes, are as far as rounding from what PyTorch
+makes of them (``python -m tests.dnnc.engines.torch.pytorch_modules`` prints how far, of each plan)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
 modules: Any = pytest.importorskip("tests.dnnc.engines.torch.pytorch_modules", reason="the extra 'train' is not installed")
 
 pytestmark = pytest.mark.slow
-CLOSE = 4e-6
+CLOSE, GROUPS = 4e-6, 5
 """A unit in the last place of a float is 1.2e-7 of it; 5 steps of sums in another order make some of these."""
 
 
@@ -21,14 +21,16 @@ def test_the_table_has_forty_modules_and_more() -> None:
     assert len(modules.WHOLE) >= 30
 
 
-@pytest.mark.parametrize("name", modules.CASES)
-def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
-    trial = modules.Trial(name, tmp_path)
-    assert max(trial.difference(plan) for plan in modules.PLANS) < CLOSE
+@pytest.mark.parametrize("number", range(GROUPS))
+def test_steps_are_pytorchs(number: int, tmp_path: Path) -> None:
+    """On a mesh, whose programs depend on the operators; those of the other plans are of one device, and hold whole models.
+    Each fifth module beside the others, as exporting and planning take longer than training."""
+    case = modules.together([*modules.CASES.values()][number::GROUPS])
+    assert modules.Trial(case, tmp_path).difference("mesh") < CLOSE
 
 
 @pytest.mark.parametrize("number", range(len(modules.WHOLE)))
 def test_steps_of_whole_models_are_pytorchs(number: int, tmp_path: Path) -> None:
     """Each on one of the plans, in turn; the table has all."""
     name, plan = [*modules.WHOLE][number], [*modules.PLANS][number % len(modules.PLANS)]
-    assert modules.Trial(name, tmp_path).difference(plan) < CLOSE
+    assert modules.Trial(modules.WHOLE[name], tmp_path).difference(plan) < CLOSE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,17 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.head(torch.tanh(self.a(x))))
+
+
+class Nets(nn.Module):
+    """Networks side by side."""
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([net(x) for net in self.nets], 1)
 
 
 @dataclass(frozen=True)
@@ -298,25 +310,37 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow  # torch.export takes seconds
-@pytest.mark.parametrize("name", CASES)
-def test_a_module_is_exported_as_it_trains_or_refused(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    case = CASES[name]
-    module = Net(case.body, case.sub())
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """What is exported holds, and random numbers are, what they were before."""
     before = {key: value.clone() for key, value in module.state_dict().items()}
     generators = random.getstate(), GENERATOR.bit_generator.state, np.random.get_state()[2]
-    file = tmp_path / "net.onnx"
-    if case.words:
-        with pytest.raises(InvalidInput, match=case.words):
-            dnnc.from_torch(module, (torch.randn(4, 6),), file, dropout=case.dropout)
-        assert not file.exists()
-    else:
-        dnnc.from_torch(module, (torch.randn(4, 6),), file, dropout=case.dropout)
+    yield
     for key, value in module.state_dict().items():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
     assert all(value.grad is None for value in module.parameters())
     assert generators == (random.getstate(), GENERATOR.bit_generator.state, np.random.get_state()[2])
+
+
+@pytest.mark.slow  # torch.export takes seconds
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.words])
+def test_a_module_is_refused(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = CASES[name]
+    module = Net(case.body, case.sub())
+    with unchanged(module), pytest.raises(InvalidInput, match=case.words):
+        dnnc.from_torch(module, (torch.randn(4, 6),), tmp_path / "net.onnx", dropout=case.dropout)
+    assert not (tmp_path / "net.onnx").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [False, True])
+def test_modules_are_exported_as_they_train(dropout: bool, tmp_path: Path) -> None:
+    """All in one: the gradient of each of its parameters is compared with PyTorch's."""
+    torch.manual_seed(0)
+    nets = Nets(Net(case.body, case.sub()) for case in CASES.values() if not case.words and case.dropout == dropout)
+    with unchanged(nets):
+        dnnc.from_torch(nets, (torch.randn(4, 6),), tmp_path / "net.onnx", dropout=dropout)
 
 
 @pytest.mark.slow

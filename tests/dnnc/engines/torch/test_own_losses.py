@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn import functional  # noqa: E402
 import dnnc  # noqa: E402
 
 pytestmark = pytest.mark.slow
-STEPS, MICROBATCHES, SAMPLES, CLASSES = 5, 2, 4, 6
+STEPS, MICROBATCHES, SAMPLES, CLASSES, RATE = 5, 2, 4, 6, 0.01
 CLOSE = 2e-6
 """As of the table of modules (``test_as_pytorch``)."""
 WEIGHTS = torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0, 0.1])
@@ -26,13 +26,18 @@ COUNT = STEPS * MICROBATCHES
 
 
 class Net(nn.Module):
-    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, CLASSES))
-        self.loss = loss
+    """The sum of losses, each of its own last layer on one network and of its own target."""
 
-    def forward(self, x: Any, y: Any) -> Any:
-        return self.loss(self.net(x), y)
+    def __init__(self, losses: Iterable[Callable[[Any, Any], Any]]) -> None:
+        super().__init__()
+        self.losses = tuple(losses)
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.Tanh())
+        self.last = nn.ModuleList(nn.Linear(16, CLASSES) for _ in self.losses)
+
+    def forward(self, x: Any, *targets: Any) -> Any:
+        h = self.net(x)
+        each = zip(self.losses, self.last, targets, strict=True)
+        return torch.stack([loss(last(h), y) for loss, last, y in each]).sum()
 
 
 def classes(ignored: int | None = None) -> Any:
@@ -84,31 +89,30 @@ LOSSES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_steps_are_pytorchs(name: str, tmp_path: Path) -> None:
-    loss, draw = LOSSES[name]
+def test_steps_are_pytorchs(tmp_path: Path) -> None:
+    losses, draws = zip(*LOSSES.values(), strict=True)
     torch.manual_seed(3)
-    module, trained = Net(loss), Net(loss)
+    module, trained = Net(losses), Net(losses)
     trained.load_state_dict(module.state_dict())
-    given, wanted = torch.randn(COUNT, SAMPLES, 8), draw()
-    path = dnnc.from_torch(module, (given[0], wanted[0]), tmp_path / "m.onnx")
-    (output,) = (value.name for value in onnx.load(path).graph.output)
+    given = torch.randn(COUNT, SAMPLES, 8), *(draw() for draw in draws)
+    graph = onnx.load(dnnc.from_torch(module, tuple(one[0] for one in given), tmp_path / "m.onnx")).graph
     asked: dict[str, Any] = {
         "objective": "training",
-        "loss": f"output:{output}",
+        "loss": f"output:{graph.output[0].name}",
         "optimizer": "momentum",
-        "learning_rate": 0.05,
+        "learning_rate": RATE,
     }
-    plan = dnnc.plan(path, machines="preset:cpu-2", microbatches=MICROBATCHES, stages=2, replicas=1, mesh="none", **asked)
-    data = [{"x": x, "y": y} for x, y in zip(given, wanted, strict=True)]
-    losses = plan.write(tmp_path / "build").train(data, steps=STEPS, checkpoint=tmp_path / "c").losses
-    optimizer = torch.optim.SGD(trained.parameters(), 0.05, momentum=0.9)
+    file, machines = tmp_path / "m.onnx", "preset:cpu-2"
+    plan = dnnc.plan(file, machines=machines, microbatches=MICROBATCHES, stages=2, replicas=1, mesh="none", **asked)
+    data = [dict(zip((value.name for value in graph.input), row, strict=True)) for row in zip(*given, strict=True)]
+    told = plan.write(tmp_path / "build").train(data, steps=STEPS, checkpoint=tmp_path / "c").losses
+    optimizer = torch.optim.SGD(trained.parameters(), RATE, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
-        total = sum(trained(given[one], wanted[one]) for one in range(step * MICROBATCHES, (step + 1) * MICROBATCHES))
+        total = sum(trained(*(of[one] for of in given)) for one in range(step * MICROBATCHES, (step + 1) * MICROBATCHES))
         (total / MICROBATCHES).backward()
         optimizer.step()
-        assert losses[step] == pytest.approx(float(total.detach()) / MICROBATCHES, rel=1e-5)
+        assert told[step] == pytest.approx(float(total.detach()) / MICROBATCHES, rel=1e-5)
     dnnc.into_torch(module, tmp_path / f"c/step{STEPS}")
     for key, value in trained.named_parameters():
         off = (module.get_parameter(key) - value).abs().max() / value.abs().max().clamp_min(1e-3)
@@ -225,12 +229,11 @@ EXPORTED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXPORTED)
-def test_gradients_are_pytorchs(name: str, tmp_path: Path) -> None:
+def test_gradients_are_pytorchs(tmp_path: Path) -> None:
     """``from_torch`` writes only what has the results and the gradients of PyTorch; the model compiles for a mesh."""
-    loss, draw = EXPORTED[name]
+    losses, draws = zip(*EXPORTED.values(), strict=True)
     torch.manual_seed(3)
-    path = dnnc.from_torch(Net(loss), (torch.randn(SAMPLES, 8), draw()[0]), tmp_path / "m.onnx")
+    path = dnnc.from_torch(Net(losses), (torch.randn(SAMPLES, 8), *(draw()[0] for draw in draws)), tmp_path / "m.onnx")
     (output,) = (value.name for value in onnx.load(path).graph.output)
     plan = dnnc.plan(path, machines="preset:cpu-2", objective="training", loss=f"output:{output}", mesh="2", microbatches=2)
     assert plan.module.entry.ops
@@ -238,6 +241,6 @@ def test_gradients_are_pytorchs(name: str, tmp_path: Path) -> None:
 
 def test_targets_one_behind_the_other_are_refused(tmp_path: Path) -> None:
     lengths = torch.full((SAMPLES,), 9), torch.full((SAMPLES,), 3)
-    module = Net(lambda made, wanted: functional.ctc_loss(functional.log_softmax(made, -1).transpose(0, 1), wanted, *lengths))
+    module = Net([lambda made, wanted: functional.ctc_loss(functional.log_softmax(made, -1).transpose(0, 1), wanted, *lengths)])
     with pytest.raises(dnnc.InvalidInput, match=r"E1518.*ctc_loss of targets one behind the other"):
         dnnc.from_torch(module, (torch.randn(SAMPLES, 9, 8), torch.randint(1, CLASSES, (SAMPLES * 3,))), tmp_path / "m.onnx")

@@ -54,10 +54,18 @@ def checked(build: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("recipe", "plan"),
+    [
+        ("adamw", "mesh"),
+        ("adamw", "parts"),
+        ("nesterov", "stages"),
+        ("nesterov", "replicas"),
+        *(("adafactor", plan) for plan in PLANS),
+    ],
+)
 def test_steps_are_those_of_torch(plan: str, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And the programs are proven to do them. In GPT-2 a weight is tied."""
+    """And the programs are proven to do them. In GPT-2 a weight is tied. Adafactor alone has numbers of several elements."""
     model, loss = (GPT2, "cross-entropy:logits") if recipe == "adamw" else (MLP, "mse:y")
     build = compiled(tmp_path / "build", *PLANS[plan], *RECIPES[recipe], model=model, loss=loss)
     report = prove(build)
