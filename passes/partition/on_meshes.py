@@ -31,7 +31,6 @@ from ir.core.outcomes import AGREE
 from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.memory.footprint import overfull
-from passes.costs.memory.liveness import live_bytes
 from passes.costs.network import Network, network
 from passes.costs.op_time import op_seconds
 from passes.framework.base import NoBetterPlan, PassContext, needed
@@ -40,7 +39,7 @@ from passes.graph.folding import folding
 from passes.graph.serving import groups_of, tokens_of
 from passes.graph.sizes import assessed
 from passes.meshes.costs.bill import UNSUMMED, Bill
-from passes.meshes.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
+from passes.meshes.mesh import DeviceMesh, read_shape, shapes_on
 from passes.meshes.notation import EQUAL, Along, lowest, read_shares, shares_text
 from passes.meshes.undecided import undecided
 from passes.partition.chain.bounding import Bounding
@@ -59,13 +58,14 @@ from passes.partition.layouts.mesh.candidates import Candidate, Candidates, cand
 from passes.partition.layouts.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.partition.layouts.mesh.one_mesh import MeshSearch, OnOneMesh, unfit
 from passes.partition.layouts.mesh.speeds import Speeds, dealt_evenly
-from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
+from passes.partition.layouts.problem.build import ShardInput, overlaps_on
 from passes.partition.layouts.solver.search import ENOUGH_PROVEN, ShardPlan
 from passes.partition.options import MeshOptions, worth_finding
 from passes.plan.proof import proven_again
 from passes.plan.written import written
 from passes.solvers.anytime import Limits
 from passes.solvers.work import sufficient_gap
+from passes.stages.placement_from_ir import on_one_device
 
 SECONDS, OF_TOKENS = 60.0, 10.0
 """Of counted work, of a search that is given no limit, and of one for an objective of tokens."""
@@ -167,7 +167,7 @@ class MeshesSearch(MeshOptions):
             bound += least_handover(topology)
         value, bound = value / tokens, bound / tokens
         certificate = _certificate(result, among, self)
-        record = self.record(module, topology, value, bound, certificate, context, search.builder)
+        record = self.record(module, topology, value, bound, certificate, context)
         return written(module, [stage], record, memory=self.device_memory)
 
     def record(
@@ -178,16 +178,13 @@ class MeshesSearch(MeshOptions):
         bound: float,
         certificate: Mapping[str, str],
         context: PassContext,
-        builder: Builder | None = None,
     ) -> Plan:
         """The plan symbol, without its stages. ``value``, ``bound``: in seconds as the objective counts them. Of an incumbent,
-        a plan of another kind, the bound counts as well. ``builder``: of the problems of the function on one mesh."""
+        a plan of another kind, the bound counts as well."""
         if context.incumbent is not None:
             bound = min(bound, context.incumbent.bound)
-        net, microbatches = context.analyses.get(network, topology), self.step_microbatches
-        tokens = tokens_of(module, self.objective)
-        builder = builder or Builder(module, module.entry, None, training=self.training, microbatches=microbatches)
-        single = single_value(builder, topology, net, memory=self.device_memory)
+        microbatches, tokens = self.step_microbatches, tokens_of(module, self.objective)
+        steps = microbatches if self.training else 0
         return Plan(
             name="@plan",
             objective=self.objective,
@@ -196,7 +193,7 @@ class MeshesSearch(MeshOptions):
             port_value=value,
             bound=bound,
             status="within-gap",
-            single=microbatches * single / tokens,
+            single=on_one_device(module, topology, steps, self.device_memory) / tokens,
             stages=(),
             certificate=tuple(sorted(certificate.items())),
             microbatches=microbatches,
@@ -407,24 +404,6 @@ def must_run(module: Module, topology: Topology, *, every: bool = False) -> None
 def least_handover(topology: Topology) -> float:
     """Seconds per microbatch that each device of a plan on several spends at least for hand-over."""
     return min(topology.type(device.type).handover for device in topology.devices)
-
-
-def single_value(builder: Builder, topology: Topology, net: Network, *, memory: int = 0) -> float:
-    """Seconds of one microbatch of the function of ``builder`` on the best single device whose memory holds weights and
-    activations; inf where none does. ``memory``: as of ``MeshesSearch``."""
-    best, alive = math.inf, max(live_bytes(builder.func), default=0)
-    seen: set[tuple[str, int | None]] = set()
-    for number, device in enumerate(topology.devices):
-        key = (device.type, topology.memory(device))
-        if key not in seen:
-            seen.add(key)
-            mesh = mesh_of(topology, net, (1,), number).limited(memory)
-            problem = builder.build(mesh).problem
-            kinds = [problem.node_kinds[kind] for kind in problem.kinds]
-            needs = sum(float(kind.memory.min()) for kind in kinds) + alive
-            if mesh.memory is None or needs <= mesh.memory:
-                best = min(best, math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds))
-    return best
 
 
 def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill) -> None:

@@ -258,6 +258,28 @@ def stage_memory(
     return tuple(found)
 
 
+def on_one_device(module: Module, topology: Topology, microbatches: int = 0, memory: int = 0) -> float:
+    """Seconds of the whole model, its ops undecided, per microbatch on the best single device that holds it; inf where none
+    does. ``microbatches``: of a training step, whose seconds are told then. ``memory``: as ``device_memory`` of
+    ``partition``."""
+    entry = module.entry
+    whole, outputs = [range(len(entry.ops))], {value.name for value in entry.results}
+    (needed,) = stage_memory(module, whole, (), "sum", InFlight.of(microbatches, (1,)) if microbatches else None)
+    (update,) = updates(module, whole) if microbatches else (None,)
+    seconds: dict[str, float] = {}
+    for device in topology.devices:
+        limit = (memory or topology.memory(device)) if memory >= 0 else None
+        if device.type in seconds or (limit is not None and needed.least > limit):
+            continue
+        type_ = topology.type(device.type)
+        if update is None:
+            seconds[type_.name] = math.fsum(body_seconds(entry.ops, type_, outputs))
+        else:
+            step = math.fsum(one.both for one in learning_seconds(module, type_))
+            seconds[type_.name] = microbatches * step + update_seconds(update.moved, type_)
+    return min(seconds.values(), default=math.inf)
+
+
 def _homes(entry: Func, own: Sequence[Sequence[int]], learned: Learning) -> dict[str, int]:
     """The first stage that makes a gradient of each weight: it updates the weight, and alone holds the optimizer's state."""
     homes = dict[str, int]()

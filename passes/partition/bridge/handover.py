@@ -101,16 +101,6 @@ def _one_load(asked: Asked, nodes: Sequence[int], kind: int) -> float:
     return seconds + stage_cost(asked.problem, nodes, kind).load
 
 
-def whole_model(problem: Problem) -> tuple[float, int]:
-    """The load of the whole model on the best kind of device, and that kind; inf where none holds it."""
-    best = (math.inf, 0)
-    for k in range(len(problem.kinds)):
-        cost, limit = stage_cost(problem, range(problem.size), k), problem.kinds[k].memory
-        if limit is None or cost.memory <= limit:
-            best = min(best, (cost.load, k))
-    return best
-
-
 def _seconds(kinds: Sequence[Kind], topology: Topology) -> list[float]:
     """Of each kind of device the seconds of hand-over per microbatch."""
     return [topology.type(kind.type).handover / kind.replicas for kind in kinds]

@@ -36,7 +36,7 @@ from passes.meshes.undecided import undecided
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain, held_in
-from passes.partition.bridge.handover import common, counting, in_steps, one_stage, whole_model, with_handover
+from passes.partition.bridge.handover import common, counting, in_steps, one_stage, with_handover
 from passes.partition.bridge.memory import within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
 from passes.partition.bridge.plan import Asked, plan_stages, with_stages
@@ -51,6 +51,7 @@ from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of, serving
 from passes.stages.fusing import streamed_problem_of, with_borders
 from passes.stages.load import COMM
+from passes.stages.placement_from_ir import on_one_device
 from passes.stages.problem import Problem, pools
 from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 
@@ -390,9 +391,7 @@ class LatticeSearch(PlanOptions, Pass):
         """The plan, its stages in pipeline order, and its certificate."""
         stages = plan_stages(asked.problem, solution, asked.members(solution.parts), set(asked.pins.values()))
         taken = {symbol.name for symbol in asked.module.symbols if not isinstance(symbol, Plan)}
-        free = asked.fine
-        if asked.pins:
-            free = problem_of(asked.module, asked.topology, asked.net, comm=self.comm)
+        steps = asked.steps.microbatches if asked.steps is not None else 0
         return Plan(
             name=unique("@plan", taken),
             objective=self.objective,
@@ -401,7 +400,7 @@ class LatticeSearch(PlanOptions, Pass):
             port_value=solution.value,
             bound=solution.bound,
             status=solution.status,
-            single=whole_model(free)[0],
+            single=on_one_device(asked.module, asked.topology, steps),
             stages=stages,
             certificate=tuple(sorted(self._certificate(asked, solution).items())),
             microbatches=1,

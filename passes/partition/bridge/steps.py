@@ -375,7 +375,6 @@ class Steps:
             value=value,
             port_value=value,
             bound=min(value, self.microbatches * plan.bound if devices is None else self.least(plan.bound, devices)),
-            single=self.microbatches * plan.single,
         )
 
     @property

@@ -38,6 +38,7 @@ from passes.partition.replay.faults import DeviceTwice, ReplicasOfTypes, StageWi
 from passes.partition.replay.stated import StatedPass
 from passes.plan.proof import proof_of
 from passes.stages.load import COMM
+from passes.stages.placement_from_ir import on_one_device
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,14 @@ class AssignPass(StatedPass):
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
         if steps:
             bound, reason = step_bound(placed, topology, net, steps, alone and self.flush and not replicated)
-            single = single_step(placed, topology, steps)
         else:
-            bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
+            bound, reason = plan_bound(placed, topology, net, self.comm, replicated)
         certificate = {"bound": reason, "plan": "given, not searched for"}
         computed = {entry.ops[i].id for i in positional(module)}  # in each stage that needs them
         once = all(len(indices) == 1 for name, indices in stages.items() if name not in computed)
         goal = objective_of(self.objective)
         tokens = tokens_of(module, self.objective)
-        bound, single = bound / tokens, single / tokens
+        bound, single = bound / tokens, on_one_device(module, topology, steps) / tokens
         serving = self._serving(module, topology, devices)
         plan = Plan(
             name="@plan",
@@ -175,23 +175,6 @@ def _type_of(topology: Topology, names: Sequence[str]) -> str:
     return types.pop() if len(types) == 1 else ""
 
 
-def single_step(module: Module, topology: Topology, microbatches: int) -> float:
-    """Seconds of a training step of the whole model on the best single device that holds it; inf where none does."""
-    from passes.costs.learning import InFlight, learning_seconds, update_seconds
-    from passes.stages.placement_from_ir import stage_memory, updates
-
-    whole = [range(len(module.entry.ops))]
-    (needed,) = stage_memory(module, whole, (), "sum", InFlight.of(microbatches, (1,)))
-    (update,) = updates(module, whole)
-    best = math.inf
-    for device in topology.devices:
-        limit, type_ = topology.memory(device), topology.type(device.type)
-        if limit is None or needed.total <= limit:
-            seconds = math.fsum(one.both for one in learning_seconds(module, type_))
-            best = min(best, microbatches * seconds + update_seconds(update.moved, type_))
-    return best
-
-
 def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
     """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
     plans in which every stage has one device of its own; else of all, which may fill in less time."""
@@ -218,20 +201,15 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     ), "load balance: both passes and updates spread evenly over all devices"
 
 
-def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:
-    """A bound that no plan of the module's entry function on the topology beats, the best single device's value (inf: it
-    fits none), and how the bound was reached. Quick: load balance and largest op, no search."""
+def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, str]:
+    """A bound that no plan of the module's entry function on the topology beats, and how the bound was reached.
+    Quick: load balance and largest op, no search."""
     from passes.stages.bounds import lower_bound, node_weights, prices
     from passes.stages.from_ir import problem_of
-    from passes.stages.problem import stage_cost
 
     problem = problem_of(module, topology, net, comm=comm)
     price = prices(problem)
     bound, reason = lower_bound(problem, price)
     if replicated:  # an op of a replicated stage costs each device a part only
         bound, reason = float(node_weights(problem, price).sum()), "load balance: all compute spread evenly over all devices"
-    whole = [stage_cost(problem, range(problem.size), kind) for kind in range(len(problem.kinds))]
-    fits = [
-        cost.load for cost, kind in zip(whole, problem.kinds, strict=True) if kind.memory is None or cost.memory <= kind.memory
-    ]
-    return bound, min(fits, default=math.inf), reason
+    return bound, reason

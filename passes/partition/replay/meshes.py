@@ -51,6 +51,7 @@ from passes.partition.replay.stage_by_stage import StageByStage, Stated
 from passes.partition.replay.stated import StatedPass, shortened
 from passes.plan.proof import proven_for
 from passes.plan.written import written
+from passes.stages.placement_from_ir import on_one_device
 
 GIVEN = "given, not searched for"
 """What a certificate says of a plan that was edited."""
@@ -113,7 +114,7 @@ class ReplayPass(StatedPass):
             port_value=math.inf,
             bound=0.0,
             status="within-gap",
-            single=stages.single() * self.microbatches / tokens,
+            single=on_one_device(module, topology, self.microbatches if self.training else 0, self.memory) / tokens,
             stages=(),
             microbatches=self.microbatches,
             tokens=tokens,

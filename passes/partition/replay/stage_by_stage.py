@@ -34,10 +34,9 @@ from passes.meshes.mesh import DeviceMesh
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.layouts.decide import choice_of, decisions_of, settled
-from passes.partition.layouts.problem.build import Builder, ShardInput, build, overlaps_on
+from passes.partition.layouts.problem.build import ShardInput, build, overlaps_on
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, solve
-from passes.partition.on_meshes import single_value
 from passes.partition.replay.faults import (
     CopyMissing,
     NoLayout,
@@ -335,11 +334,6 @@ class StageByStage:
         verb = "reads" if what == "weight" else "makes"
         hint = f"did you mean '{near[0][1:]}'?" if near else f"leave it out, or list it where the {what} is"
         return [NotOfStage(verb, what, name[1:], hint).at(stage.where)]
-
-    def single(self) -> float:
-        """Seconds of a sample (of a microbatch in training) on the best single device."""
-        builder = Builder(self.module, self.module.entry, None, training=self.training, microbatches=self.microbatches)
-        return single_value(builder, self.topology, network(self.topology), memory=self.memory)
 
     # -- bound ---------------------------------------------------------------------------------------------------------
 
