@@ -31,7 +31,7 @@ from dnnc.cli.options.values import quicken
 from dnnc.cli.streams import OUTPUT, settle_streams
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, Infeasible, InvariantError, visible
 from ir.core.outcomes import Outcome
-from ir.system.scratch import remove_own
+from ir.system.scratch import remove_own, temporary_directory
 from ir.system.signals import Terminated, end_soon_after_a_request, termination_raises
 from ir.system.surroundings import leave_nothing
 
@@ -211,9 +211,10 @@ def _write_report(error: Exception, arguments: list[str]) -> str:
         ]
     )
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="dnnc-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        descriptor, path = tempfile.mkstemp(".txt", "dnnc-crash-", temporary_directory())
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            return file.name
+        return path
     except OSError:
         return ""
 

@@ -417,7 +417,9 @@ def test_a_crash_leaves_a_reproducer_that_opt_replays(
         assert "pass 'cost' failed with ZeroDivisionError: by zero" in err
         assert "Traceback" not in err
     (reproducer,) = tmp_path.glob("*.ir")
+    (report,) = tmp_path.glob("dnnc-crash-*.txt")
     assert str(reproducer) in err
+    assert str(report) in err
     assert reproducer.stat().st_mode & 0o777 == 0o600, "it holds the user's model"
     assert "cost<flops" in dnnc(capsys, "opt", reproducer)
     assert not (tmp_path / "b").exists()
