@@ -92,17 +92,6 @@ class Form:
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
     ends: dict[tuple[tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
-    kept: dict[int, Chain] = field(default_factory=dict)
-
-    def keeping(self, in_flight: int) -> Chain:
-        """The tables with what the backward passes of so many microbatches need as memory; ``chain`` has that of one, as every
-        stage needs it."""
-        assert self.chain is not None
-        if in_flight not in self.kept:
-            own = self.chain.cutter
-            given = own.given.keeping(in_flight)
-            self.kept[in_flight] = self.chain if given is own.given else Chain(Cutter(given, own.constants), self.chain.parts)
-        return self.kept[in_flight]
 
 
 class Bounding:

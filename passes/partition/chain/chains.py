@@ -141,21 +141,19 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The cheapest way through a run at a price: its seconds, its bytes, and the layout of the link at each cut."""
+    """The cheapest way through a run at a price: its seconds and its bytes."""
 
     seconds: float
     memory: float
-    states: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """``bound`` seconds that no plan is below, at ``price`` per byte; ``fits``: a way that fits and its price, None where none
-    was found."""
+    """``bound`` seconds that no plan is below, at ``price`` per byte; ``fits``: a way that fits, None where none was found."""
 
     bound: float
     price: float
-    fits: tuple[float, Way] | None
+    fits: Way | None
 
 
 class Chain:
@@ -254,7 +252,7 @@ class Chain:
             states.append(int((row + one.table[:, states[-1]]).argmin()))
         states.reverse()
         memory = math.fsum(self.bytes_of(one, *ends) for one, ends in zip(tables, pairwise(states), strict=True))
-        return Way(total - price * memory, memory, tuple(states))
+        return Way(total - price * memory, memory)
 
     def bytes_of(self, one: _Table, before: int, behind: int) -> float:
         if (before, behind) not in one.needs:
@@ -269,15 +267,6 @@ class Chain:
         values = {variable: (before, behind)[end] for end, variable in one.ends}
         one.found.trace(values)
         return tuple(values[model.choice(node)] for node in range(model.problem.size))
-
-    def choices(self, price: float, first: int, behind: int, states: Sequence[int]) -> dict[int, int]:
-        """The choices of the nodes of the whole problem on a way; of a node of several units that of the first."""
-        found: dict[int, int] = {}
-        for unit, ends in zip(range(first, behind), pairwise(states), strict=True):
-            one = self.table(unit, price)
-            for node, choice in zip(self.parts.members[unit], self.chosen(one, *ends), strict=False):
-                found.setdefault(node, choice)
-        return found
 
     def within(
         self,
@@ -296,7 +285,7 @@ class Chain:
         if limit is not None and limit < 0:
             return Within(math.inf, 0.0, None)
         dense: Way | None = None
-        sparse: tuple[float, Way] | None = None
+        sparse: Way | None = None
         best, bound, price = 0.0, 0.0, 0.0
         waiting = sorted(known)
         for _ in range(MOST_PRICES):
@@ -307,8 +296,8 @@ class Chain:
             elif sparse is None:
                 price = max(8.0 * price, dense.seconds / dense.memory)
             else:
-                following = (sparse[1].seconds - dense.seconds) / (dense.memory - sparse[1].memory)
-                if sparse[1].seconds <= bound * (1 + CLOSE) or math.isclose(following, price, rel_tol=1e-9):
+                following = (sparse.seconds - dense.seconds) / (dense.memory - sparse.memory)
+                if sparse.seconds <= bound * (1 + CLOSE) or math.isclose(following, price, rel_tol=1e-9):
                     break
                 price = following
             found = self.way(price, first, behind, before, after)
@@ -320,7 +309,7 @@ class Chain:
             if limit is not None and found.memory > limit:
                 dense = found
             else:
-                sparse, waiting = (price, found), []
+                sparse, waiting = found, []
             if not waiting and now() > until:
                 break
         return Within(bound, best, sparse)

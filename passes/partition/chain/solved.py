@@ -1,10 +1,9 @@
 """The stages of a sequence solved one after the other, each given the layouts in which the stages before it send.
 
-The plan of a stage is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the
-stage is searched as a whole. It fits its devices with all that the written plan counts: weights, workspace and buffers. Each
-stage makes a value that later stages read in the layout that is cheapest for itself; the transfer is charged to both by the
-links between their devices (``passes.meshes.costs.cross_mesh``). Of replicas the slowest link counts, and a stage with r of
-them is worth a r-th of its seconds.
+The plan of a stage is that of a search of its problem. It fits its devices with all that the written plan counts: weights,
+workspace and buffers. Each stage makes a value that later stages read in the layout that is cheapest for itself; the transfer
+is charged to both by the links between their devices (``passes.meshes.costs.cross_mesh``). Of replicas the slowest link counts,
+and a stage with r of them is worth a r-th of its seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ir.core.module import Func
-from ir.core.outcomes import AGREE, TIGHT
+from ir.core.outcomes import AGREE
 from ir.core.topology import Topology
 from ir.core.types import Replicate
 from passes.costs.learning import InFlight
@@ -31,15 +30,13 @@ from passes.meshes.mesh import DeviceMesh
 from passes.meshes.staged import Staged
 from passes.partition.chain.borders import Border, Cutter, StageInput
 from passes.partition.chain.bounding import Bounding, Form
-from passes.partition.chain.chains import Chain
 from passes.partition.chain.pipeline import StageRun, alike
 from passes.partition.layouts.decide import decisions_of, truthful, truthful_plan
 from passes.partition.layouts.mesh.alive import Alive
 from passes.partition.layouts.mesh.fitting import Fitter
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Floats
-from passes.partition.layouts.solver.descent import descend
-from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve, unproven
+from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve
 from passes.solvers.work import now
 
 LONGEST = 10.0
@@ -48,8 +45,6 @@ LEAST = 0.1
 """Seconds of such a search, at least: a stage without a plan is searched even where no time is left."""
 SHARE = 0.2
 """Part of the time left that all searches of the stages of one sequence take together, but for these ``LEAST``."""
-NEAR = 1e-3
-"""Relative gap at which a plan by the tables of units needs no search."""
 MOST_TRIES = 5
 """Limits of weights under which a plan is looked for that fits with all that it needs."""
 
@@ -277,52 +272,12 @@ class StageSolver:
         return found
 
     def new_plan(self, stage: StageTask, limit: float | None) -> ShardPlan | None:
-        """By the tables of the units that bound the stage or, where no way through these fits, by those of ``in_flight``
-        microbatches; by a search where that is not near its bound. ``limit``: bytes of what adds up over nodes."""
-        form = stage.form
-        by_tables: ShardPlan | None = None
-        for microbatches in sorted({1, stage.in_flight}):
-            by_tables = by_tables or self.plan_by_tables(stage, form, form.keeping(microbatches), limit)
-        if by_tables is not None and by_tables.gap <= NEAR:
-            return by_tables
-        seconds = min(LONGEST, self.until - now())
-        if by_tables is not None and seconds <= 0:
-            return by_tables
+        """The plan of a search of the stage, None where it found none. ``limit``: bytes of what adds up over nodes."""
+        seconds = max(LEAST, min(LONGEST, self.until - now()))
         try:
-            plan = solve(stage.given.problem, memory=limit, seconds=max(LEAST, seconds), progress=self.bounding.progress)
+            return solve(stage.given.problem, memory=limit, seconds=seconds, progress=self.bounding.progress)
         except NoPlanError:
-            return by_tables
-        return plan if by_tables is None or plan.value < by_tables.value else by_tables
-
-    def plan_by_tables(self, stage: StageTask, form: Form, chain: Chain, limit: float | None) -> ShardPlan | None:
-        """The cheapest way through the tables of a stage's units as a plan, which ``descend`` improves node by node; None where
-        none fits."""
-        run, border, problem = stage.run, stage.border, stage.given.problem
-        entering, leaving = chain.name(run.first), chain.name(run.behind)
-        before = chain.arriving(run.first, border.receive.get(entering))
-        after = np.zeros(chain.states(run.behind))
-        if entering in border.arriving:
-            before = np.where(np.arange(len(before)) == border.arriving[entering], 0.0, np.inf)
-        if leaving in border.send:
-            after = np.resize(border.send[leaving], len(after))
-            if leaving in border.whole:
-                after = after + chain.gathered(run.behind)
-        within = chain.within(run.first, run.behind, before, after, limit, form.prices, until=self.until)
-        if within.fits is None:
             return None
-        price, way = within.fits
-        nodes = stage.problem.nodes
-        choice_of = chain.choices(price, run.first, run.behind, way.states)
-        picked = [choice_of[node] for node in nodes] + [0] * (problem.size - len(nodes))
-        for node, name in stage.problem.entering.items():
-            if name == entering and name not in border.arriving:
-                picked[node] = way.states[0]
-        choices, value, memory = tuple(picked), problem.cost(picked), problem.memory(picked)
-        if limit is not None and memory > limit:
-            return None
-        if value > within.bound * (1 + TIGHT):
-            choices, value = descend(problem, choices, value, limit, min(self.until, now() + LONGEST))
-        return unproven(choices, value, problem.memory(choices)).bounded(within.bound, "width")
 
     def readers(self, sequence: _Sequence, cutter: Cutter, name: str, number: int) -> list[int]:
         """The stages that read a value, other than the one that makes it."""
