@@ -174,7 +174,7 @@ class PlannedModel:
             from dnnc.compile.decoding import with_chunk
 
             prompt, module = self.prompt.module, with_chunk(module, self.prompt.chunk)
-            if (of_step := prompt.first(Plan)) is not None and not any(stage.mesh for stage in of_step.stages):
+            if (of_step := prompt.first(Plan)) is not None and not of_step.on_meshes:
                 prompt = prompt.replace(of_step, self.plan)
         module = expand(self._manager(self.pipeline, start_after=self.done).run(module, self.context))
         with self._clock.step("write", without="load-test"):

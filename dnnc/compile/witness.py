@@ -46,7 +46,7 @@ def proven(plan: Plan, pipeline: Sequence[Pass], context: PassContext) -> tuple[
     form = next((str(getattr(step, "form")) for step in pipeline if step.name in PLANNERS), "")  # noqa: B009
     if not form:
         form = REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
-    return {MESHES if any(stage.mesh for stage in plan.stages) else form: plan.bound}, 0.0
+    return {MESHES if plan.on_meshes else form: plan.bound}, 0.0
 
 
 def device_prices(plan: Plan, module: Module, topology: Topology) -> tuple[tuple[str, float], ...]:

@@ -63,7 +63,7 @@ def mesh_text(stage: PlanStage, sizes: Sequence[int] = ()) -> str:
 
 def stages_table(plan: Plan, axes: Mapping[int, Sequence[int]]) -> Table:
     """One row per stage, with seconds of collectives if a stage is on a mesh. ``axes``: axis sizes by stage."""
-    if not any(stage.mesh for stage in plan.stages):
+    if not plan.on_meshes:
         return plan_table(plan)
     seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
     slowest = max(seconds, default=0.0)

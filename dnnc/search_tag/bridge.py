@@ -25,7 +25,7 @@ from ir.core.objectives import TRAINING
 from ir.core.shares import equal
 from ir.core.types import Replicate, Type
 from ir.layout_rules import rules
-from passes.graph.graph import reads, topological
+from passes.graph.graph import ordered_groups, reads
 from passes.meshes.layouts import can_be_split
 from passes.partition.replay.meshes import ReplayPass
 
@@ -57,12 +57,8 @@ def _in_stages(simulator: Simulator, strategy: Sequence[Action], places: Sequenc
         return ()
     number = {place: index for index, place in enumerate(places)}
     at = [number[strategy[group].groups] for group in simulator.workload.group_of]
-    after: list[set[int]] = [set() for _ in places]
-    for op, makers in enumerate(simulator.workload.makers):
-        for maker in makers:
-            if at[maker] != at[op]:
-                after[at[maker]].add(at[op])
-    order = topological([sorted(row) for row in after])
+    edges = ((at[maker], at[op]) for op, makers in enumerate(simulator.workload.makers) for maker in makers)
+    order = ordered_groups(len(places), edges)
     return tuple(places[index] for index in order) if len(order) == len(places) else ()
 
 

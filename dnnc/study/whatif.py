@@ -266,7 +266,7 @@ def kind_text(plan: Plan) -> str:
     used = {name for stage in plan.stages for name in stage.devices}
     if len(used) == 1:
         return "one device"
-    if any(stage.mesh for stage in plan.stages):
+    if plan.on_meshes:
         return f"one mesh of {len(used)}" if count == 1 else f"{count} stages on meshes"
     if count == 1:
         return f"{replicas} replicas of the model"

@@ -79,7 +79,7 @@ def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
 
     plan = module.first(Plan)
     missing = [] if module.first(Schedule) is not None else ["schedule"]
-    if plan is not None and not plan.in_steps and any(stage.mesh for stage in plan.stages):
+    if plan is not None and not plan.in_steps and plan.on_meshes:
         missing.append("lower")
     return PassManager(parse_pipeline(",".join(missing))).run(module, pass_context(sink)) if missing else module
 

@@ -312,6 +312,11 @@ class Plan:
         return self.minimises.trains and self.microbatches > 0
 
     @property
+    def on_meshes(self) -> bool:
+        """Whether a stage splits its tensors over a mesh."""
+        return any(stage.mesh for stage in self.stages)
+
+    @property
     def gap(self) -> float:
         """Relative distance of the value from the bound: ``value / bound - 1``; 0 when both are 0."""
         return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value == 0 else float("inf"))

@@ -56,7 +56,7 @@ _SLICED = 1e-3
 def is_sharded(module: Module) -> bool:
     """Whether a stage of the plan is on a mesh."""
     plan = module.first(Plan)
-    return plan is not None and any(stage.mesh for stage in plan.stages)
+    return plan is not None and plan.on_meshes
 
 
 def with_layouts(

@@ -87,7 +87,7 @@ def _placed(module: Module) -> bool:
 
 def _sharded(module: Module) -> bool:
     plan = module.first(Plan)
-    return plan is not None and any(stage.mesh for stage in plan.stages)
+    return plan is not None and plan.on_meshes
 
 
 def _trainable(module: Module) -> bool:

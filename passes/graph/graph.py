@@ -39,6 +39,16 @@ def topological(after: Sequence[Iterable[int]]) -> list[int]:
     return order
 
 
+def ordered_groups(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The groups below ``count`` in the order of ``topological``; ``edges``: the groups of two nodes, the first of which comes
+    first. Edges within a group say nothing."""
+    after: list[set[int]] = [set() for _ in range(count)]
+    for source, target in edges:
+        if source != target:
+            after[source].add(target)
+    return topological(after)
+
+
 class DisjointSets:
     """The numbers below ``size`` in sets, each alone at first."""
 
@@ -269,7 +279,7 @@ def origins(func: Func) -> dict[str, str]:
 def is_sharded(module: Module) -> bool:
     """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
     plan = module.first(Plan)
-    if plan is not None and any(stage.mesh for stage in plan.stages):
+    if plan is not None and plan.on_meshes:
         return True
     return any(op.facet(ShardRule) is not None for op in module.entry.ops)
 

@@ -81,7 +81,7 @@ class PlacePass(Pass):
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises Infeasible when a stage fits no free device, InvalidInput for stages or a bound that contradict it."""
         plan, topology = needed(module, Plan), needed(module, Topology)
-        if any(stage.mesh for stage in plan.stages):
+        if plan.on_meshes:
             return module  # the search on meshes chose the devices, and counted their links
         own = stage_ops(module, plan)
         flight = self.in_flight(module, plan, own) if plan.in_steps else None

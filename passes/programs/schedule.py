@@ -132,7 +132,7 @@ def as_scheduled(plan: Plan, schedule: Schedule, module: Module) -> Plan:
     filled = plan.microbatches - 1 + count if plan.flush else plan.microbatches
     bound = plan.bound * plan.microbatches / filled if alone else 0.0
     once = len(devices) == len(plan.stages) and all(len(stages) == 1 for stages in stage_members(module.entry))
-    if once and len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
+    if once and len({device.type for device in topology.devices}) == 1 and not plan.on_meshes:
         bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
     return assessed(replace(plan, flush=not schedule.periodic), module.entry, schedule.period, min(bound, schedule.period))
 

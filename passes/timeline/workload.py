@@ -103,7 +103,7 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput(NoPlacedPlan(), where=module.name)
-    if plan.in_steps or any(stage.mesh for stage in plan.stages):
+    if plan.in_steps or plan.on_meshes:
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = fixed_devices(plan, topology, len(plan.stages))

@@ -237,7 +237,7 @@ def _value(facts: Facts, violations: list[str]) -> tuple[float | None, str]:
     shared = len({d for stage in plan.stages for d in stage.devices}) < sum(len(stage.devices) for stage in plan.stages)
     if plan.minimises.trains and not plan.in_steps:
         return None, "it is of a profile that trains as a stream"
-    if any(stage.mesh for stage in plan.stages):
+    if plan.on_meshes:
         if plan.in_steps:
             return _step_on_mesh(facts, violations)
         from dnnc.check.witness.meshes import OnMeshes
@@ -317,7 +317,7 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         return
     if not records:
         return
-    of_plan = {MESH, MESHES} if any(stage.mesh for stage in plan.stages) else {*FORMS}
+    of_plan = {MESH, MESHES} if plan.on_meshes else {*FORMS}
     if any(stage.replicas > 1 for stage in plan.stages):
         of_plan &= {REPLICAS} if plan.minimises.trains else {REPLICAS, MESHES}
     if not of_plan & {record.plans for record in records}:

@@ -255,7 +255,7 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
     plan = result.plan
     if options.mesh in ("", NO_MESH) or options.strategy or plan.value < plan.single * (1 - 1e-9):
         return ""
-    unsplit = any(stage.mesh for stage in plan.stages) and not any(_is_split(op) for op in result.module.entry.ops)
+    unsplit = plan.on_meshes and not any(_is_split(op) for op in result.module.entry.ops)
     handover = max(result.topology.type(device.type).handover for device in result.topology.devices)
     if unsplit and plan.value <= (plan.single + handover) * (1 + 1e-6):
         even = "" if options.uneven else ", or --uneven where nothing divides evenly,"
@@ -297,9 +297,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", ANY_FORM, ANY_MESH, NO_MESH) else asked
         if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
             asked = f"{restricted.partition(';')[0].removeprefix('by ')} was asked for"
-        meshed = any(stage.mesh for stage in result.plan.stages) or "on meshes" in dict(result.plan.certificate).get(
-            "kinds", ""
-        )
+        meshed = result.plan.on_meshes or "on meshes" in dict(result.plan.certificate).get("kinds", "")
         if not asked and result.plan.minimises.alone and not meshed:
             asked = "no stage there makes one sample faster; meshes were not searched"
     if idle := idle_text(result.plan, result.topology, asked):

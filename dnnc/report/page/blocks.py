@@ -78,7 +78,7 @@ def layers_of(module: Module) -> tuple[Layer, ...]:
     plan = module.first(Plan)
     if plan is None:
         raise ValueError(f"module {module.name} has no plan")
-    return layers(module) if any(stage.mesh for stage in plan.stages) else tuple(_whole_layers(module, plan))
+    return layers(module) if plan.on_meshes else tuple(_whole_layers(module, plan))
 
 
 def formula_seconds(module: Module) -> dict[tuple[int, str], float]:

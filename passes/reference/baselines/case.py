@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passes.graph.graph import topological
+from passes.graph.graph import ordered_groups
 from passes.partition.lattice.objective import SearchObjective
 from passes.solvers.anytime import Progress
 from passes.stages.lattice.dp import Stages
@@ -155,9 +155,7 @@ def in_order(units: Units, stages: Stages) -> Stages | None:
         of.append(places.pop())
     rank = sorted(range(len(stages)), key=lambda s: stages[s][1][0])
     place = {s: r for r, s in enumerate(rank)}
-    after: list[set[int]] = [set() for _ in stages]
-    for maker, readers in zip(units.problem.producer, units.problem.consumers, strict=True):
-        source = place[of[int(maker)]]
-        after[source].update(place[of[reader]] for reader in readers if place[of[reader]] != source)
-    order = topological(after)
-    return tuple(stages[rank[r]] for r in order) if len(order) == len(after) else None
+    reading = zip(units.problem.producer.tolist(), units.problem.consumers, strict=True)
+    edges = ((place[of[maker]], place[of[reader]]) for maker, readers in reading for reader in readers)
+    order = ordered_groups(len(stages), edges)
+    return tuple(stages[rank[r]] for r in order) if len(order) == len(stages) else None

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from ir.core.outcomes import SLACK
-from passes.graph.graph import topological
+from passes.graph.graph import ordered_groups
 from passes.reference.baselines.case import Case, NoPlan, Plan
 from passes.reference.latency import BuiltLatency, LatencyProblem, Piece, faults, schedule
 from passes.reference.latency.bounds import critical_path
@@ -61,13 +61,9 @@ def in_pieces(problem: LatencyProblem, stages: Sequence[tuple[int, Sequence[int]
     alone = [v for v in range(problem.nodes) if v not in home]
     groups = sorted([(piece.nodes, p) for p, piece in enumerate(pieces)] + [((v,), -1) for v in alone])
     label = {v: g for g, (nodes, _) in enumerate(groups) for v in nodes}
-    after: list[set[int]] = [set() for _ in groups]
-    for reader, makers in enumerate(before):
-        for maker in makers:
-            if label[maker] != label[reader]:
-                after[label[maker]].add(label[reader])
-    order = topological(after)
-    if len(order) < len(after):
+    edges = ((label[maker], label[reader]) for reader, makers in enumerate(before) for maker in makers)
+    order = ordered_groups(len(groups), edges)
+    if len(order) < len(groups):
         raise NoPlan("two accelerators would wait for each other")
     return [pieces[groups[g][1]] for g in order if groups[g][1] >= 0]
 

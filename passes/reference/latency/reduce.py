@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from passes.graph.graph import DisjointSets, topological
+from passes.graph.graph import DisjointSets, ordered_groups
 from passes.reference.latency.problem import LatencyProblem, Piece
 from passes.stages.arrays import Ints
 from passes.stages.problem import Floats, Kind
@@ -172,7 +172,6 @@ def reduced(problem: LatencyProblem) -> Reduced:
     merger = _Merger(problem)
     merger.run()
     groups = [nodes for nodes in merger.sets.listed() if nodes[0] not in merger.free]
-    groups.sort(key=lambda nodes: merger.sets.root(nodes[0]))
     return grouped(problem, groups, merger.free)
 
 
@@ -184,6 +183,7 @@ def grouped(
 ) -> Reduced:
     """The problem whose nodes are ``groups``, less those that are in none. ``sources``: to choose within pieces.
     ``after``: pairs of nodes in this order. A group takes the sum of its nodes' times. Raises ValueError for a cycle."""
+    groups = sorted(groups, key=min)
     label = {v: g for g, nodes in enumerate(groups) for v in nodes}
     sources = set(sources)
     edges = [(label[u], label[v]) for u, v in after]
@@ -191,7 +191,9 @@ def grouped(
         maker = int(problem.producer[h])
         if maker in label:
             edges += [(label[maker], label[v]) for v in readers if v in label]
-    order = _topological(len(groups), [min(nodes) for nodes in groups], edges)
+    order = ordered_groups(len(groups), edges)
+    if len(order) < len(groups):
+        raise ValueError("the groups form a cycle")
     place = {g: i for i, g in enumerate(order)}
     label = {v: place[g] for v, g in label.items()}
     groups = [groups[g] for g in order]
@@ -234,20 +236,6 @@ def restricted(reduced: Reduced, below: float) -> Reduced:
     """The problem of plans that end before ``below``: a group that takes longer on a kind is never there. Besides what it
     prunes, a number that stands for never does not swallow the others in sums over an ideal."""
     return replace(reduced, seconds=np.where(reduced.seconds > below, np.inf, reduced.seconds))
-
-
-def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The groups in a topological order, the least ``rank`` that is ready first."""
-    listed = sorted(range(count), key=lambda g: (rank[g], g))
-    place = {g: i for i, g in enumerate(listed)}
-    following: list[set[int]] = [set() for _ in range(count)]
-    for a, b in edges:
-        if a != b:
-            following[place[a]].add(place[b])
-    order = topological(following)
-    if len(order) < count:
-        raise ValueError("the groups form a cycle")
-    return [listed[i] for i in order]
 
 
 def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]]) -> list[Piece]:

@@ -227,7 +227,7 @@ def test_the_workspace_of_a_device_beside_a_mesh_is_counted() -> None:
     module = MeshesSearch(stages=0, replicas=0, device_memory=2496).run(module, PassContext(dialects=DIALECTS))
     facts = facts_of(module, "plan.ir")
     single = next(stage for stage in facts.plan.stages if not stage.mesh)
-    assert any(stage.mesh for stage in facts.plan.stages)
+    assert facts.plan.on_meshes
     assert not verified(facts, plan_to_json(facts.whole)).violations
     stages = tuple(replace(stage, workspace=stage.workspace - 4 * (stage is single)) for stage in facts.plan.stages)
     lying = facts_of(module.replace(facts.plan, replace(facts.plan, stages=stages)), "plan.ir")
