@@ -74,15 +74,14 @@ def test_damage_is_refuted(kind: str, builds: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDS)
 def test_what_changes_outputs_is_not_proven(name: str, builds: Path, tmp_path: Path) -> None:
-    """Each kind of damage at two places of each build."""
+    """Each kind of damage at a place of each build."""
     build = build_of(name, builds)
     for kind in KINDS:
-        for seed in range(2):
-            folder = tmp_path / f"{kind} {seed}"
-            folder.mkdir()
-            found = damaged(build, kind, seed, folder)
-            assert found is None or not found.missed, (kind, seed, found)
-            shutil.rmtree(folder)
+        folder = tmp_path / kind
+        folder.mkdir()
+        found = damaged(build, kind, 0, folder)
+        assert found is None or not found.missed, (kind, found)
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(("name", "seed"), [("pipeline", 0), ("pipeline", 1), ("pipeline", 2), ("megatron", 0)])

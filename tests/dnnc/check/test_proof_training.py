@@ -124,12 +124,11 @@ def test_a_damaged_pipeline_is_refuted(kind: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BUILDS if BUILDS[name][0] != RESNET])
 def test_damage_is_refuted(name: str, folder: Path) -> None:
-    """Each kind of damage at two places of each build."""
+    """Each kind of damage at a place of each build."""
     step = step_of(name, folder)
     for kind in KINDS:
-        for seed in range(2):
-            module = damaged_step(step.module, kind, random.Random(f"{kind} {seed}"))
-            assert module is None or prove_step(Step(module)).verdict == "refuted", (kind, seed)
+        module = damaged_step(step.module, kind, random.Random(f"{kind} 0"))
+        assert module is None or prove_step(Step(module)).verdict == "refuted", kind
 
 
 @pytest.mark.slow

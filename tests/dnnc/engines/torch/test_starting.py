@@ -154,12 +154,17 @@ def test_what_a_data_function_prints_is_no_step(train: Callable[..., subprocess.
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks share the only core")
-def test_ranks_have_cores_of_their_own(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = train("--data", "misbehaving:places")
+def test_what_a_rank_has_and_leaves(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """It has cores of its own, threads of gloo do not preempt it, and what it started ends with it."""
+    seconds = str(100000 + os.getpid())
+    done = train("--data", "misbehaving:starts", more={"SLEEPS": seconds})
+    assert done.returncode == 0, done.stderr
+    told = {line for line in done.stderr.splitlines() if line.startswith(("rank ", "policy of "))}
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // 2
-    told = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
-    assert sorted({*told}) == [f"rank 0 on {cores[:half]}", f"rank 1 on {cores[half : 2 * half]}"]
+    policies = {f"policy of gloo: {os.SCHED_BATCH}", f"policy of rank: {os.SCHED_OTHER}"}
+    assert told == {f"rank 0 on {cores[:half]}", f"rank 1 on {cores[half : 2 * half]}", *policies}
+    assert gone(running(f"sleep\0{seconds}"))
 
 
 @pytest.mark.slow
@@ -194,20 +199,6 @@ def test_a_rank_has_the_cores_of_its_device_where_another_rests(monkeypatch: pyt
     for rank in range(2):
         keep_to_cores(step, Job(rank, rank, 2, -1, -1, -1, "", beside=(0, 1)), 0)
     assert bound == [[4, 5], [2, 3]], "two of the seven cores for each of the three devices of the host"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such policy")
-def test_threads_of_gloo_do_not_preempt_their_rank(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    told = {line for line in train("--data", "misbehaving:policies").stderr.splitlines() if line.startswith("policy of ")}
-    assert told == {f"policy of gloo: {os.SCHED_BATCH}", f"policy of rank: {os.SCHED_OTHER}"}
-
-
-@pytest.mark.slow
-def test_what_a_rank_started_ends_with_it(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    seconds = str(100000 + os.getpid())
-    assert train("--data", "misbehaving:starts", more={"SLEEPS": seconds}).returncode == 0
-    assert gone(running(f"sleep\0{seconds}"))
 
 
 @pytest.mark.slow

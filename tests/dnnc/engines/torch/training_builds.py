@@ -57,22 +57,19 @@ def prints(seed):
         os.write(2, b"complains")
         yield microbatch
 
-def starts(seed):
-    import subprocess
-    subprocess.Popen(["sleep", os.environ["SLEEPS"]])
-    yield from good(seed)
-
 def places(seed):
     os.write(2, f"rank {os.environ['RANK']} on {sorted(os.sched_getaffinity(0))}\\n".encode())
     yield from good(seed)
 
-def policies(seed):
+def starts(seed):
+    import subprocess
+    subprocess.Popen(["sleep", os.environ["SLEEPS"]])
     tasks = ((open(f"/proc/self/task/{task}/comm").read(), int(task)) for task in os.listdir("/proc/self/task"))
     for name, task in tasks:
         of = "gloo" if "gloo" in name else "rank" if task == os.getpid() else ""
         if of:
             os.write(2, f"policy of {of}: {os.sched_getscheduler(task)}\\n".encode())
-    yield from good(seed)
+    yield from places(seed)
 
 def slow(seed):
     for microbatch in good(seed):

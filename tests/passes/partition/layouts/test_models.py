@@ -18,6 +18,7 @@ from tests.passes.partition.layouts.models import mesh, prepared, problem_of
 
 SMALL = "hidden=64,heads=8,vocab=128,seq=16,batch=8"
 ZOO = ("zoo:mlp", f"zoo:bert-base,layers=2,{SMALL}", f"zoo:gpt2,layers=2,{SMALL}")
+ONE_LAYER = f"zoo:bert-base,layers=1,{SMALL}"
 SHARED = ("bert", "gpt2", "vit")
 
 
@@ -41,12 +42,11 @@ def test_zoo_on_one_axis(spec: str, training: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ZOO[1:2])
-def test_zoo_on_two_axes(spec: str) -> None:
-    check(problem_of(spec, (2, 2)), spec, (2, 2), False)
+def test_zoo_on_two_axes() -> None:
+    check(problem_of(ONE_LAYER, (2, 2)), ONE_LAYER, (2, 2), False)
 
 
-@pytest.mark.parametrize("spec", ZOO)
+@pytest.mark.parametrize("spec", [ZOO[0], ONE_LAYER, ZOO[2]])
 def test_zoo_trained_on_two_axes(spec: str) -> None:
     """Too wide for exact tables: certified to a thousandth by moving shares."""
     given = problem_of(spec, (2, 4), training=True)
@@ -132,7 +132,7 @@ def test_copies_are_searched_once() -> None:
 
 @pytest.mark.slow
 def test_memory_between_the_least_and_the_most() -> None:
-    given = problem_of(ZOO[1], (4,), training=True)
+    given = problem_of(ZOO[1], (2,), training=True)
     problem = given.problem
     loose = solve(problem)
     least = sum(float(problem.node(node).memory.min()) for node in range(problem.size))

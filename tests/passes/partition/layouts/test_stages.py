@@ -217,7 +217,7 @@ def test_a_plan_for_few_in_flight_is_near_its_bound(seed: int) -> None:
 @example(4877, MODES[4])  # what an op reads of an argument is alive beside all of it
 @example(111, MODES[4])  # copies of values in two layouts are alive at once, so that less than what is missing is enough
 @given(SEEDS, st.sampled_from(MODES[3:]))
-@settings(deadline=None, max_examples=16, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_in_training_and_with_little_memory(seed: int, mode: str) -> None:
     try:
         assert not claimed_of_chain(seed, mode).wrong

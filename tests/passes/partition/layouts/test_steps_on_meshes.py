@@ -25,7 +25,7 @@ def test_brute_force_lies_between_bound_and_value_where_sums_travel_beside_the_b
 
 @pytest.mark.slow
 @given(SEEDS)
-@settings(deadline=None, max_examples=16, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 def test_no_plan_is_below_the_bound_where_sums_travel_beside_the_backward_pass(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(exchange, "LAST", 1)

@@ -88,7 +88,7 @@ def test_part_is_no_dearer(seed: int, comm: str, rng) -> None:  # type: ignore[n
 
 @pytest.mark.parametrize(
     "problem",
-    [pytest.param(encoder_decoder(6), marks=pytest.mark.slow), pytest.param(experts(16, layers=2), marks=pytest.mark.slow)],
+    [encoder_decoder(4), pytest.param(experts(16, layers=2), marks=pytest.mark.slow)],
     ids=["encoder-decoder", "experts"],
 )
 def test_contractions_bound_what_cannot_be_walked(problem: Problem) -> None:

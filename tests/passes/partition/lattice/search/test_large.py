@@ -19,7 +19,7 @@ from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts
 from tests.passes.partition.lattices import Machines, write
 
-SMALL = Budget(ideals=200_000, memory=64 << 20, pairs=2_000_000, seconds=5.0)
+SMALL = Budget(ideals=200_000, memory=64 << 20, pairs=2_000_000, seconds=1.0)
 
 
 def check(problem: Problem, solution: Solution, gap: float) -> None:
