@@ -9,17 +9,15 @@ What it said (gaps with the phase and without it, instances in all; searches on 
     mixed plans          gpt3 8x8 0.3 0.3 % 13.8 %, gpt3 48 training 0.05 % 1.4 %, t5 training 12.3 % 15.0 %, llama-70b training
     programme            gpt3 8x8 0.3 in 15 s 0.15 % 0.27 %
     descent              mixtral 0.5 3.0 % 10.3 %, experts 64 training 0.08 % 0.30 %
-    descent of stages    none of 10
     reductions           t5 training 12.3 % 18.7 %; against: experts 64 training 0.3 8.6 % 8.3 %
-    reductions, unions   mixtral 0.5 1.2 % 1.7 %; against: t5 8x8 training 1.1 % 0.002 %, experts 64 training 0.14 % 0
+    reductions, unions   mixtral 0.5 1.2 % 1.7 %, in 3 s 3 % 15 %; against: t5 8x8 training 1.1 % 0.002 %, experts 64 0.14 % 0
     marginals            llama-70b 0.5 0 3.9 %, experts 64 training 0.3 8.6 % 10.1 %, vit training 0 1.1 %, mixtral 8x8
                          training 0 0.2 %; against: t5 8x8 training 4.2 % 1.3 %, and with the same values gpt3 of 1,024
                          layers on 8x8 4.0 s 3.0 s, t5-base 2x4 training 16.8 s 6.9 s: deleted
     searches of runs     in stages bert-large in 3 on h100x8 0.4 % 4.5 %, t5-large in 4 0.5 % 0.9 %, none of 12 in any number
     rungs                without any, mixtral 0.5 3.0 % 272 %; with that of 2**16 alone 33 %, of 2**16 and 2**22 12 %
     between overlaps     VGG-19 trained on TAG's testbed 0.9 % 3.2 %
-    stages searched      t5 0 15.6 %, t5 training 6.8 % 10.4 %
-    stages by tables     none of 6
+    stages by tables     a stage planned by the tables of its units before a search, and its descent: none of 8: deleted
     fitting              not told apart: where memory binds, these compilations end by the clock
 """
 
@@ -34,7 +32,6 @@ from typing import Any
 
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.module import Plan
-from passes.partition.chain import solved
 from passes.partition.layouts import ShardPlan, ShardProblem, build, solve
 from passes.partition.layouts.mesh import fitting
 from passes.partition.layouts.solver import reduce, search
@@ -213,7 +210,6 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "mixed plans": (ALL, ((search, "mixed", none),)),
     "programme": (ONE_MESH, ((search.LayoutSearch, "_certify", none),)),
     "descent": (ONE_MESH, ((search, "descend", unbettered),)),
-    "descent of stages": (("compiled",), ((solved, "descend", unbettered),)),
     **{
         f"rungs {', '.join(map(str, powers))}": (ONE_MESH, ((search, "POLICY", rungs(*powers)),))
         for powers in ((), (16,), (16, 22), (16, 20, 22))
@@ -225,7 +221,5 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "fitting, by name": (("compiled",), ((fitting, "plans_by_name", lambda *given, **options: iter(())),)),
     "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
     "fitting, leaning": (("compiled",), ((fitting.Fitter, "lower", only(False)),)),
-    "stages by tables": (("compiled",), ((solved.StageSolver, "plan_by_tables", none),)),
-    "stages searched": (("compiled",), ((solved, "NEAR", float("inf")),)),
 }
 """By name: the searches that have the phase, and the patches that switch it off."""

@@ -5,8 +5,8 @@ a block of devices that the stages before it have not taken. ``stages`` is the s
 
 - ``units``: the places to cut, and which runs are alike; ``submeshes``: the blocks; ``taking``: the order in which they
   are taken;
-- ``bounding``: what each run costs at least on each block, from ``crossings`` (transfers), ``chains`` (tables of units) and
-  ``workspace`` (bytes beside weights);
+- ``bounding``: what each run costs at least on each block, from ``least`` (ops by themselves), ``crossings`` (transfers),
+  ``chains`` (tables of units) and ``workspace`` (bytes beside weights);
 - ``pipeline``: the best sequence of stages by these bounds; ``kernels``: its compiled loops;
 - ``solved``: the exact costs of the stages of a sequence, one after the other; ``borders``: the layout problem of one stage.
 """

@@ -1,10 +1,10 @@
 """What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
 
-At first: each op's seconds, fused where it may be, as it is cut best (``speeds.Cuts``), its overhead whole; the least bytes of
-weights, workspace and buffers (``workspace``); the least parts of what crosses (``crossings``). No problem is built for a form
-of mesh before a plan uses it. Then all runs of the form at once: its own least seconds by op, and the tables of its units
-(``chains``), without a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in
-plans, the solution of the run's problem, with borders in the layouts that suit best.
+At first: each op's seconds and the least bytes of weights (``least``), of workspace and buffers (``workspace``); the least
+parts of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses it. Then all runs of the form
+at once: its own least seconds by op, and the tables of its units (``chains``), without a price of memory; and for runs in plans
+under the price that suits them. In the end, for single runs in plans, the solution of the run's problem, with borders in the
+layouts that suit best.
 
 In training what a stage hides of its sums of gradients is bounded in two ways (``overlap``), neither of which is the nearer for
 all stages. Each has bounds of its own (``Bounding.other``), and of a run the greater one counts. A form that the problem of one
@@ -23,43 +23,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ir.core.facets import Cost
 from ir.core.module import Module
-from ir.core.ops import Op
 from ir.core.outcomes import TIGHT
-from ir.core.topology import DeviceType, Topology
+from ir.core.topology import Topology
 from ir.core.types import type_bytes
-from ir.layout_rules import rules
-from passes.costs.learning import InFlight, recomputes
-from passes.costs.memory.liveness import value_bytes
 from passes.costs.network import Network
-from passes.costs.op_time import (
-    dtype_of,
-    epilogues,
-    fused_seconds,
-    in_training,
-    launches,
-    least_seconds,
-    op_seconds,
-    stated_part,
-)
 from passes.graph.folding import Folding
 from passes.meshes.layouts import split
 from passes.meshes.mesh import DeviceMesh
 from passes.partition.chain.borders import Border, Cutter
-from passes.partition.chain.chains import Chain, Parts, parts_of
-from passes.partition.chain.crossings import Link, volumes_of
+from passes.partition.chain.chains import Chain
+from passes.partition.chain.crossings import Link
+from passes.partition.chain.least import Least, table_of
 from passes.partition.chain.pipeline import Held, Sequenced, Sides, StageRun, Table, beside
 from passes.partition.chain.submeshes import BestLinks, Block, Submeshes
-from passes.partition.chain.units import MOST_CUTS, units_of
-from passes.partition.chain.workspace import Workspace
+from passes.partition.chain.units import MOST_CUTS
 from passes.partition.layouts.mesh.named import named_plan, restricted
-from passes.partition.layouts.mesh.speeds import Cuts
 from passes.partition.layouts.problem.build import Builder, ShardInput, overlaps_on
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, solve
@@ -92,6 +75,11 @@ class Form:
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
     ends: dict[tuple[tuple[Link, Link], bool], list[Floats]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(mesh: DeviceMesh, seconds: Floats, bytes_: Floats, saved: Floats) -> Form:
+        """A form before its problem is built: ``seconds``, ``bytes_`` and ``saved`` of runs as of ``Least.on``."""
+        return Form(mesh, seconds, np.zeros(seconds.shape), bytes_, saved)
 
 
 class Bounding:
@@ -127,10 +115,8 @@ class Bounding:
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy = strategy
         self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
-        self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
-        self.memory, self.cuts = memory, cuts
+        self.module, self.uneven, self.progress, self.memory = module, uneven, progress, memory
         self.training, self.microbatches, self.family = training, microbatches, family
-        self.recomputes = recomputes(module)
         builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
         self.builder: Builder = builder if other is None else other.builder
         self.links = meshes.links
@@ -142,11 +128,21 @@ class Bounding:
         smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
         self.base = self.built(meshes.forms[smallest])
         if other is None:
-            self.count()
-            self.forms = [self.cheapest(mesh) for mesh in meshes.forms]
+            self.least = Least(
+                module,
+                self.base,
+                folding,
+                uneven=uneven,
+                training=training,
+                microbatches=microbatches,
+                family=family,
+                cuts=cuts,
+            )
+            self.forms = [Form.of(mesh, *self.least.on(mesh)) for mesh in meshes.forms]
         else:
-            self.share(other)
+            self.least = other.least
             self.forms = [Form(one.mesh, one.core.copy(), one.whole.copy(), one.bytes, one.saved) for one in other.forms]
+        self.units, self.volumes, self.workspace = self.least.units, self.least.volumes, self.least.workspace
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, ...], Table] = {}
@@ -157,48 +153,6 @@ class Bounding:
             like = block.form, block.replicas, block.receives(comes), block.sends(goes)
             self.alike[block.number, comes, goes] = numbers.setdefault(like, len(numbers))
         self.greater: dict[tuple[int, int], tuple[Table, Table, Table]] = {}
-
-    def count(self) -> None:
-        """What depends on no form, nor on the overlap."""
-        self.units = units_of(self.module.entry, self.folding, self.base, self.cuts)
-        self.unit_of = {op: unit for unit, ops in enumerate(self.units.ops) for op in ops}
-        self.runs_of: dict[int, list[tuple[int, int]]] = {}
-        for first, row in enumerate(self.units.keys):
-            for length, key in enumerate(row):
-                self.runs_of.setdefault(key, []).append((first, first + length + 1))
-        self.volumes = volumes_of(self.base, self.units.ops)
-        self.parts: Parts | None = None
-        self.count_kinds()
-        self.least_held = self.fewest_held()
-        self.least_bytes, self.saved = self.least_memory(self.base), self.least_saved(self.base)
-        resources, training, microbatches = self.module.resources, self.training, self.microbatches
-        self.workspace = Workspace(self.base, self.units, resources, training=training, microbatches=microbatches)
-
-    def count_kinds(self) -> None:
-        """``kinds``: one of the ops that cost as much on any mesh, with the sizes of its factors and the bytes of an epilogue's
-        result; ``kinds_in[unit, kind]``: how many of them a unit has."""
-        entry = self.module.entry
-        followed = {} if self.training else epilogues(entry.ops, [value.name for value in entry.results])
-        numbers, found = dict[object, int](), list[tuple[int, int]]()
-        self.kinds: list[tuple[Op, frozenset[int], int | None]] = []
-        for number, (op, rule) in enumerate(rules(self.module, entry)):
-            sizes = frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
-            chained = value_bytes(op.results[0]) if number in followed else None
-            kind = numbers.setdefault((op.facets, op.name, dtype_of(op), chained, sizes), len(numbers))
-            if kind == len(self.kinds):
-                self.kinds.append((op, sizes, chained))
-            if number in self.unit_of:
-                found.append((self.unit_of[number], kind))
-        self.kinds_in = np.zeros((self.units.count, len(self.kinds)))
-        for place in found:
-            self.kinds_in[place] += 1
-
-    def share(self, other: Bounding) -> None:
-        """What ``count`` made for ``other``."""
-        self.units, self.unit_of, self.runs_of = other.units, other.unit_of, other.runs_of
-        self.volumes, self.parts = other.volumes, other.parts
-        self.least_bytes, self.saved, self.workspace = other.least_bytes, other.saved, other.workspace
-        self.least_held = other.least_held
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
@@ -286,7 +240,7 @@ class Bounding:
     def beside_weights(self, form: Form, alike: bool, held: int = 0) -> tuple[Floats, Floats]:
         """Bytes of workspace and of buffers that runs need at least; ``alike``: whether the stage before has the same shape."""
         given = form.cutter.given if form.cutter is not None else None
-        saved = form.saved * ((held or self.least_held) - 1)
+        saved = form.saved * ((held or self.least.in_flight) - 1)
         return self.workspace.inside(form.mesh, given) + saved, self.workspace.received(form.mesh, given, alike)
 
     def needs(self, form: Form, alike: bool, held: int = 0) -> Floats:
@@ -307,103 +261,14 @@ class Bounding:
         size = volumes.enter + volumes.leave - alike * (1 - 1 / devices)
         return (size / best.bandwidth + (volumes.enters + volumes.leaves) * best.latency) * (1 + TIGHT)
 
-    def cheapest(self, mesh: DeviceMesh) -> Form:
-        """A form by what is known without the problem on the mesh: every op cut as suits it best, every weight divided evenly.
-        Where parts may differ, a small device may have less than others: then all have the room of the largest."""
-        share = 1.0 / math.prod(mesh.sizes)
-        unequal = self.uneven or bool(mesh.shares)
-        room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
-        types = {type_.name: type_ for type_ in mesh.types}
-        cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
-        seconds = [
-            min(
-                max((self.divided(op, types[type_], part, chained) for type_, part in parts.items()), default=0.0)
-                for parts in cuts.parts(sizes)
-            )
-            for op, sizes, chained in self.kinds
-        ]
-        with np.errstate(invalid="ignore"):
-            work = np.where(self.kinds_in > 0, self.kinds_in * seconds, 0.0).sum(axis=1)
-        core, even = self.table_of(work), min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
-        return Form(mesh, core, np.zeros(core.shape), self.least_bytes * even, self.saved * even)
-
-    def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
-        """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
-        that may be fused no more than then."""
-        cost = op.facet(Cost)
-        whole = op_seconds(op, type_)
-        if cost is None:
-            return whole
-        if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
-            seconds = sum(stated) + (stated[0] if stated[1] and self.recomputes else 0.0)
-            return seconds * share if cost.flops or cost.write else seconds
-        type_ = in_training(type_) if self.training else type_
-        alone = type_.overhead + least_seconds(op, type_, training=self.training) * share
-        gradients = cost.input_grad + cost.weight_grad
-        if self.training:
-            alone = max(alone, launches(op, 0) * type_.launch)
-        if self.training and gradients:
-            back = type_.overhead + least_seconds(op, type_, gradients) * share
-            alone = alone * (1 + self.recomputes) + max(back, launches(op, gradients) * type_.launch)
-        return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
-
-    @staticmethod
-    def table_of(work: Sequence[float] | Floats) -> Floats:
-        sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
-        table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
-        table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
-        return table
-
-    def least_memory(self, given: ShardInput) -> Floats:
-        """Bytes per device that a run needs at least: of weights, each once, and in training what its ops keep."""
-        problem = given.problem
-        kept = [math.fsum(float(problem.node(op).memory.min()) for op in ops) for ops in self.units.ops]
-        sums = np.concatenate([[0.0], np.cumsum(kept)])
-        added: Floats = np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT)
-        for value in problem.values:
-            if value.maker[0] in given.kept:
-                size = float(problem.node(value.maker[0]).memory.min())
-                before = -1
-                for reader in sorted({self.unit_of[node] for node, _ in value.readers if node in self.unit_of}):
-                    added[before + 1 : reader + 1, reader + 1 :] += size
-                    before = reader
-        return added
-
-    def held(self, stages: int) -> Held:
-        """Of each of so many stages the microbatches of which it holds what their backward passes need; empty for no stages."""
-        if not self.training:
-            return (1,) * stages
-        return InFlight.of(self.microbatches, (1,) * stages, self.family).microbatches if stages else ()
-
-    def fewest_held(self) -> Floats:
-        """The same of each run in all plans that it is a stage of, at least: there is one stage behind it, or none. Of more
-        stages each holds as many at least."""
-        count = self.units.count
-        fewest = np.ones((count, count + 1))
-        if count:
-            fewest[:, :count], fewest[:, count] = self.held(2)
-            fewest[0, count] = self.held(1)[0]
-        return fewest
-
-    def least_saved(self, given: ShardInput) -> Floats:
-        """Bytes per device that a run saves at least for the backward pass of each further microbatch."""
-        count = self.units.count
-        if not given.saved or not count:
-            return np.zeros((count, count + 1))
-        least = [float(saved.min(initial=math.inf)) for saved in given.saved]
-        sums = np.cumsum([0.0, *(math.fsum(least[given.problem.kinds[op]] for op in ops) for ops in self.units.ops)])
-        return np.asarray(np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT))
-
     def equip(self, form: Form, given: ShardInput) -> None:
         """The problem on a form's mesh, and the bounds that it gives without a search."""
         form.cutter = Cutter(given, self.units.constants.ops)
-        if self.parts is None:
-            self.parts = parts_of(form.cutter, self.units)
-        form.chain, problem = Chain(form.cutter, self.parts), given.problem
+        form.chain, problem = Chain(form.cutter, self.least.parts), given.problem
         quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
-        table = self.table_of([math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops])
-        form.bytes = np.maximum(form.bytes, self.least_memory(given))
-        form.saved = np.maximum(form.saved, self.least_saved(given))
+        table = table_of([math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops])
+        form.bytes = np.maximum(form.bytes, self.least.memory_of(given))
+        form.saved = np.maximum(form.saved, self.least.saved_of(given))
         np.maximum(form.core, table, out=form.core)
         free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
         for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):
@@ -523,7 +388,7 @@ class Bounding:
         self.note(form, key, bound, bound - crossing)
 
     def note(self, form: Form, key: int, bound: float, core: float) -> None:
-        for first, behind in self.runs_of[key]:
+        for first, behind in self.least.runs_of[key]:
             form.whole[first, behind] = max(form.whole[first, behind], bound)
             around = form.core[: first + 1, behind:]
             np.maximum(around, core, out=around)

@@ -38,6 +38,7 @@ from ir.core.outcomes import TIGHT, outcome
 from passes.costs.memory.footprint import Footprint, lacking
 from passes.meshes.staged import Staged
 from passes.partition.chain.bounding import Bounding
+from passes.partition.chain.least import table_of
 from passes.partition.chain.pipeline import (
     STEP,
     Sequenced,
@@ -195,7 +196,7 @@ class StageSearch(Anytime[SolvedStages]):
                 found = self.sequence(bounding.table, stages, ends, known=found)
                 if not found.runs or found.value >= self.beaten:
                     break
-                if not bounding.refine(found, ends - now(), bounding.held(stages), exact=False):
+                if not bounding.refine(found, ends - now(), bounding.least.held(stages), exact=False):
                     break
             bounds.append(found.value)
             if now() > ends:
@@ -208,11 +209,11 @@ class StageSearch(Anytime[SolvedStages]):
         """What the plan lacks whose fullest device needs least of its memory, by bounds or, where these fit, by what was found;
         empty where there is no such plan."""
         bounding, known = self.bounding, dict[tuple[int, bool, int], Table]()
-        every = bounding.held(stages)
+        every = bounding.least.held(stages)
 
         def part(block: Block, before: bool, behind: bool, comes: bool, goes: bool, held: int) -> Table:
             form, limit = bounding.forms[block.form], bounding.limit(block.mesh)
-            runs = np.isfinite(bounding.table_of([0.0] * bounding.units.count))
+            runs = np.isfinite(table_of([0.0] * bounding.units.count))
             filled = bounding.needs(form, before, held) / max(limit, 1) if limit is not None else 0.0
             table = np.where(runs, filled, np.inf)
             return known.setdefault((block.form, before, held), Table.of(table))
@@ -267,7 +268,7 @@ class StageSearch(Anytime[SolvedStages]):
             left = until - now()
             if left < 0 or self.refuted:
                 return True
-            if not self.bounding.refine(self.found, left, self.bounding.held(stages), exact=exact):
+            if not self.bounding.refine(self.found, left, self.bounding.least.held(stages), exact=exact):
                 if not self.flushes or stages or self.step <= STEP:
                     return True
                 self.step = max(STEP, self.step / 8)
@@ -284,7 +285,7 @@ class StageSearch(Anytime[SolvedStages]):
     ) -> Sequenced:
         """The best sequence under these seconds; ``known``: under seconds that were nowhere above these; ``among``: the blocks,
         all unless given."""
-        meshes, units, held = among or self.meshes, self.bounding.units.count, self.bounding.held(stages)
+        meshes, units, held = among or self.meshes, self.bounding.units.count, self.bounding.least.held(stages)
         if self.flushes:
             return flush(tables, meshes, units, self.flushes, held, until, self.step, known)
         if self.groups:
@@ -314,7 +315,7 @@ class StageSearch(Anytime[SolvedStages]):
         seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
         nowhere = Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
-        held = bounding.held(stages)
+        held = bounding.least.held(stages)
         full: list[tuple[StageRun, int]] = []  # that were too large, with all around them, and what they held in flight
 
         def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
@@ -332,7 +333,7 @@ class StageSearch(Anytime[SolvedStages]):
                 for large, most in full:
                     if large.block.form != block.form or 0 < in_flight < most:
                         continue
-                    for start, end in bounding.runs_of[bounding.units.key(large.first, large.behind)]:
+                    for start, end in bounding.least.runs_of[bounding.units.key(large.first, large.behind)]:
                         if start <= large.first or held or not self.flushes:  # later stages of a step hold fewer microbatches
                             costs[: start + 1, end:] = math.inf
                 known = raised[key] = bound, Table.of(costs)
@@ -399,7 +400,7 @@ class StageSearch(Anytime[SolvedStages]):
     def refined(self, table: Tables, meshes: Submeshes, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
         """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
         worth less than ``most``; its value is the best's."""
-        count, held = self.bounding.units.count, self.bounding.held(stages)
+        count, held = self.bounding.units.count, self.bounding.least.held(stages)
         found: Sequenced | None = None
         while True:
             found = self.sequence(table, stages, ends, gaps=gaps, known=found, among=meshes)

@@ -102,7 +102,8 @@ def test_bounds_hold_what_microbatches_in_flight_save(family: str, further: tupl
     assert top is not None
     found, blocks = folding(module.entry, module), blocks_of(module, training=True)
     bounding = Bounding(module, top, network(top), found, blocks, training=True, microbatches=4, family=family)
-    saved = bounding.least_saved(bounding.base) * (bounding.least_held - 1)
+    least = bounding.least
+    saved = least.saved_of(least.base) * (least.in_flight - 1)
     bytes_ = [saved[0, 1], saved[1, 2], saved[0, 2] / 2]
     assert bytes_ == pytest.approx([1024 * often for often in further])
 
