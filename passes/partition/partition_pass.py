@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.costs.learning import ASYNCHRONOUS
 from passes.costs.memory.liveness import states_bytes
+from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
@@ -35,11 +37,12 @@ from passes.graph.sizes import assessed
 from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import LatticeSearch
+from passes.partition.bridge.on_links import among, narrower
 from passes.partition.bridge.total_memory import check_total_memory
 from passes.partition.faults import NotAnOption
 from passes.partition.options import MICROBATCHES, MeshOptions
 from passes.partition.place import PlacePass
-from passes.solvers.work import clock_left
+from passes.solvers.work import clock_left, is_over, now
 from passes.timeline.families import SHARING
 
 if TYPE_CHECKING:
@@ -153,7 +156,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         each. Raises as ``run``."""
         found, failure = module, None
         try:
-            found = self._worth_its_links(module, self.searched(module, context), context)
+            found = self._on_links(module, self.searched(module, context), context)
             plan = needed(found, Plan)
             bound, enough = plan.bound, plan.gap <= _NEAR
         except Infeasible as error:
@@ -216,7 +219,6 @@ class PartitionPass(LatticeSearch, MeshOptions):
             return (
                 f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if not self.shares and few(topology) else ""
             )
-        from passes.costs.network import network
         from passes.partition.chain.submeshes import searched_sizes
 
         net, sizes, left_out = network(topology), set[int](), dict[str, None]()
@@ -288,40 +290,61 @@ class PartitionPass(LatticeSearch, MeshOptions):
         apart = PASSES["unfuse"]().run(module, inside)
         return module if apart is module else PASSES["cost"]().run(apart, inside)
 
-    def _worth_its_links(self, module: Module, found: Module, context: PassContext) -> Module:
-        """``found``, or the plan of a training step that is faster on the real links: the best without replicas, or the model
-        on one device. Between hosts links may be far slower than the ports that the search counts. The bound is that of
-        ``found``."""
-        plan = needed(found, Plan)
-        if not self.training or self.chunks > 1 or states_bytes(module.entry):
+    def _on_links(self, module: Module, found: Module, context: PassContext) -> Module:
+        """``found``, or the plan that is better on the real links: one without replicas, for some of the devices, or for links
+        all as slow as the slowest (``narrower``). Between hosts links may be far slower than the ports that the search
+        counts. The bound is that of ``found``."""
+        plan, topology, decodes = needed(found, Plan), needed(module, Topology), objective_of(self.objective).decodes
+        if self.chunks > 1 or decodes or not self.hosts or (self.training and states_bytes(module.entry)):
             return found
-        inside = replace(context, statistics={}, sink=DiagnosticSink(), incumbent=None)
 
-        def on_links(planned: Module) -> float:
-            return needed(PlacePass(family=self.family).run(planned, inside), Plan).value
+        def put(planned: Module, machines: Topology) -> Module:
+            """The module with its stages on devices of ``machines``."""
+            plan = needed(planned, Plan)
+            planned = planned.replace(plan, replace(plan, port_value=math.inf))
+            planned = planned.replace(needed(planned, Topology), machines)
+            return PlacePass(family=self.family).run(planned, replace(context, statistics={}, sink=DiagnosticSink()))
 
-        best, least = found, on_links(found)
-        if least <= plan.value * (1 + _NEAR):
+        least = math.inf
+        with suppress(Infeasible):
+            least = needed(put(found, topology), Plan).value
+        if least <= plan.value * (1 + (_NEAR if self.training else TIGHT)):
             return found
-        searches = [replace(self, replicas=1)] if any(stage.replicas > 1 for stage in plan.stages) else []
-        for search in searches if self.stages else [*searches, replace(self, replicas=1, stages=1)]:
+        best, ends = found, now() + self._seconds
+        pinned = {text.rpartition("=")[2] for text in self.pins}
+        others = narrower(topology, context.analyses.get(network, topology))
+        replicas = dict.fromkeys((self.replicas, 1))
+        tried = [(machines, most) for machines in (topology, *others) for most in replicas][1:]
+        for number, (machines, most) in enumerate(tried):
+            left = ends - now()
+            if left <= 0 or is_over():
+                break
+            if not pinned <= {device.name for device in machines.devices}:
+                continue
+            search = replace(self, replicas=most, hosts=False, time_limit=left / (len(tried) - number))
+            inside = replace(context, statistics={}, sink=DiagnosticSink(), incumbent=replace(plan, value=least))
             with suppress(Infeasible, NoBetterPlan):
-                other = search.searched(module, inside)
-                if (here := on_links(other)) < least:
-                    best, least = other, here
+                other = search.searched(module.replace(topology, machines), inside)
+                devices = {device.name for device in machines.devices}
+                other = put(put(other, among(topology, devices)), topology)
+                if (value := needed(other, Plan).value) < least:
+                    best, least = other, value
+            if inside.statistics.get(self.name, {}).get("interrupted"):
+                context.count(self.name, interrupted=1)
+                break
         if best is found:
             return found
         chosen, kept = needed(best, Plan), {"bound", "problem"}
         texts = {key: text for key, text in chosen.certificate if key not in {*kept, "stages"}}
         texts |= {key: text for key, text in plan.certificate if key in {*kept, "stages"}}
-        told = replace(chosen, certificate=tuple(sorted(texts.items())))
-        return best.replace(chosen, assessed(told, best.entry, chosen.value, min(plan.bound, chosen.value)))
+        told, value = replace(chosen, certificate=tuple(sorted(texts.items()))), chosen.port_value
+        return best.replace(chosen, assessed(told, best.entry, value, min(plan.bound, value)))
 
     def _placed(self, module: Module, context: PassContext, seconds: float | None) -> Module:
         """The module with the best plan on single devices and replicas, on the real links."""
         limit: dict[str, Any] = {} if seconds is None else {"time_limit": seconds}
         search = replace(self, **limit)
-        planned = search._worth_its_links(module, search.searched(module, context), context)
+        planned = search._on_links(module, search.searched(module, context), context)
         return PlacePass(family=self.family, **limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
 
     def _on_one_form(self, search: Search, context: PassContext) -> Module:

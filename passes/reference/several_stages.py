@@ -131,7 +131,7 @@ def _others(asked: Asked, solution: Solution, search: Callable[[Problem, float],
         yield single
     slow = np.stack([_slowest(asked, kind.devices, own) for kind, own in zip(problem.kinds, problem.transfer, strict=True)])
     every = list(enumerate(problem.kinds))
-    tried = [(every, slow), *((parts, problem.transfer) for parts, _ in devices_of_hosts(asked.topology, problem, alone=False))]
+    tried = [(every, slow), *((parts, problem.transfer) for parts in devices_of_hosts(asked.topology, problem))]
     for index, (parts, transfer) in enumerate(tried):
         left = ends - now()
         if left <= 0:

@@ -333,15 +333,9 @@ class LatticeSearch(PlanOptions, Pass):
             and solution is not copied
             and len({device.host for device in topology.devices}) > 1
         ):
-            from passes.partition.bridge.on_links import best_on_links, best_on_one_host
+            from passes.partition.bridge.on_links import best_on_links
 
-            def search(problem: Problem, beaten: float) -> Solution:
-                return self._search(asked, context)(problem, self._budget(max(0.5, ends - now()), beaten))
-
-            ends = now() + seconds
             solution = best_on_links(asked, solution, seconds, copied)
-            if asked.steps is None:
-                solution = best_on_one_host(asked, solution, search, seconds)
         return with_handover(asked, solution)
 
     def _objectives(self, planned: Planned) -> tuple[Objective, ...]:

@@ -10,14 +10,16 @@ With replicas a stage's devices stay on one host: two more candidates are the be
 stage, and the plan for groups of devices (``groups.solver``), which names its devices. A plan of few hosts that all take the
 microbatches in turn (``copies``) is a candidate too.
 
-That is for devices of one kind in hosts of equal size. On any devices (``best_on_one_host``) the best plan so far is then
-compared with the best plans of the devices of one host each, and where it has replicas with the best plan without.
+That is for devices of one kind in hosts of equal size. On any devices, where the real links cost a plan more than ports do,
+``partition`` compares it with plans for machines that depend less on slow links (``narrower``).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +28,9 @@ from ir.core.diagnostics import Infeasible
 from ir.core.module import Plan, PlanStage
 from ir.core.objectives import THROUGHPUT, Objective
 from ir.core.outcomes import TIGHT, outcome
-from ir.core.topology import Topology
-from passes.costs.network import Network
-from passes.graph.graph import cuts_of
+from ir.core.topology import Link, Switch, Topology
+from passes.costs.network import Network, Path, Unreachable, device_classes, network
+from passes.graph.graph import DisjointSets, cuts_of
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
 from passes.partition.lattice.objective import Solution, uncut
@@ -39,10 +41,14 @@ from passes.stages.lattice.dp import Stages
 from passes.stages.placement import Placement, PlacementProblem
 from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import PlacementSearch
-from passes.stages.problem import Kind, Problem, plan_costs, pools, taken_from
+from passes.stages.problem import Kind, Problem, plan_costs, pools
 
 MOST_HOSTS = 8
 """Hosts of different devices whose own plans are looked for."""
+MOST_SETS = 12
+"""Sets of devices and speeds of links for which plans are looked for."""
+MOST_CLASSES = 64
+"""Classes of devices among which sets are looked for."""
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""
 
@@ -107,35 +113,66 @@ def best_on_links(asked: Asked, solution: Solution, seconds: float, copied: Solu
     return replace(_on_ports(asked, kept, solution.bound), interrupted=interrupted)
 
 
-def best_on_one_host(
-    asked: Asked, solution: Solution, search: Callable[[Problem, float], Solution], seconds: float
-) -> Solution:
-    """``solution``, or the plan that is better on the real links: of the devices of one host, or without replicas. ``search``:
-    the best plan of a problem, none that is not better than a value. No search begins after ``seconds``."""
-    problem = asked.problem
-    if solution.stages is None or solution.apart:
-        return solution
-    ends = now() + seconds
-    here = _value(asked, solution, ends)
-    if here <= max(cost.load for cost in plan_costs(problem, solution.stages)) * (1 + TIGHT):
-        return solution  # its links are as fast as its ports
-    replicated = any(problem.kinds[kind].replicas > 1 for kind, _ in solution.stages)
-    for parts, named in devices_of_hosts(asked.topology, problem, alone=replicated):
-        if now() > ends:
-            break
-        numbers = [number for number, _ in parts]
-        some = tuple(kind for _, kind in parts)
-        found = search(replace(problem, kinds=some, seconds=problem.seconds[numbers], transfer=problem.transfer[numbers]), here)
-        if found.interrupted:
-            return replace(solution, interrupted=True)
-        if found.stages is None or found.apart:
-            continue
-        stages = tuple((numbers[kind], nodes) for kind, nodes in found.stages)
-        other = replace(solution, stages=stages, devices=_in_turn(some, found.stages) if named else ())
-        value = _value(asked, other, ends)
-        if value < here:
-            here, solution = value, _on_ports(asked, other, solution.bound)
-    return solution
+def narrower(topology: Topology, net: Network) -> Iterator[Topology]:
+    """Machines with devices of ``topology``, whose plans depend less on its slow links; at most ``MOST_SETS``, largest first.
+    Of each set of devices that faster links join than lead to the others (``clusters``): two machines, one where every link
+    is as slow as the slowest between them, and one with the real links. Of machines that differ in names alone, the first."""
+    held = {
+        device.name: (device.type, -1 if (limit := topology.memory(device)) is None else limit) for device in topology.devices
+    }
+
+    def looks(names: Sequence[str], net: Network) -> object:
+        ports = {name: net.port(name) for name in names}
+        return tuple(sorted((*held[name], ports[name].latency, ports[name].bandwidth) for name in names))
+
+    seen = {looks(list(held), net)}
+    for names, ways in clusters(topology, net):
+        latency, bandwidth = max(way.latency for way in ways), min(way.bandwidth for way in ways)
+        start, switch = max(way.start for way in ways), max(way.switch for way in ways)
+        link = Link("slowest", names, bandwidth, latency, start=start, switch=switch)
+        within = among(topology, names)
+        for machines in (replace(within, switches=(), links=(link,), routes=()), within):
+            key = looks(names, network(machines))
+            if key not in seen and len(seen) <= MOST_SETS:
+                seen.add(key)
+                yield machines
+
+
+def among(topology: Topology, names: Container[str]) -> Topology:
+    """The topology of some devices; the others forward."""
+    others = tuple(Switch(device.name) for device in topology.devices if device.name not in names)
+    if not others:
+        return topology
+    devices = tuple(device for device in topology.devices if device.name in names)
+    routes = tuple(route for route in topology.routes if route.source in names and route.target in names)
+    return replace(topology, devices=devices, switches=(*topology.switches, *others), routes=routes)
+
+
+def clusters(topology: Topology, net: Network) -> list[tuple[tuple[str, ...], list[Path]]]:
+    """Sets of two devices or more that routes of some bandwidth join, for each bandwidth of a route, largest first; with the
+    routes between their devices, one of those that are alike."""
+    classes = device_classes(topology)[:MOST_CLASSES]
+    ways = {}  # devices that can be exchanged have the same routes to all others
+    for (i, own), (j, other) in itertools.combinations_with_replacement(enumerate(classes), 2):
+        if i != j or len(own) > 1:
+            ends = (own[0], other[0] if i != j else own[1])
+            with suppress(Unreachable):
+                ways[i, j] = [net.path(*ends), net.path(*reversed(ends))]
+    joined, found = DisjointSets(len(classes)), dict[tuple[int, ...], None]()
+    by_width = sorted((-min(way.bandwidth for way in both), pair) for pair, both in ways.items())
+    for _, level in itertools.groupby(by_width, key=lambda way: way[0]):
+        for _, (i, j) in level:
+            joined.join(i, j)
+            found |= {(i,): None} if i == j else {}
+        found |= dict.fromkeys(joined.listed())
+    order = {device.name: place for place, device in enumerate(topology.devices)}
+    sets = []
+    for members in found:
+        names = sorted(itertools.chain(*(classes[i] for i in members)), key=order.__getitem__)
+        inside = [way for (i, j), both in ways.items() if i in members and j in members for way in both]
+        if len(names) > 1:
+            sets.append((tuple(names), inside))
+    return sorted(sets, key=lambda one: (-len(one[0]), order[one[0][0]]))
 
 
 def _on_ports(asked: Asked, solution: Solution, bound: float) -> Solution:
@@ -151,35 +188,22 @@ def _value(asked: Asked, solution: Solution, ends: float) -> float:
     return link_value(asked, asked.members(uncut(stages)), solution.devices, kinds, ends)
 
 
-def devices_of_hosts(topology: Topology, problem: Problem, *, alone: bool) -> list[tuple[list[tuple[int, Kind]], bool]]:
-    """Kinds with some of their devices, those of one host (True), and with ``alone`` all devices without replicas (False)."""
-    found: dict[object, tuple[list[tuple[int, Kind]], bool]] = {}
+def devices_of_hosts(topology: Topology, problem: Problem) -> list[list[tuple[int, Kind]]]:
+    """Kinds, by number, with those of their devices that are on one host; of hosts with as many of each the first."""
+    found: dict[object, list[tuple[int, Kind]]] = {}
     for host in topology.hosts:
         own = {device.name for device in topology.devices if device.host == host.name}
         kinds = [(number, _among(kind, own)) for number, kind in enumerate(problem.kinds)]
         kinds = [(number, kind) for number, kind in kinds if kind.devices and kind.most >= kind.replicas]
         if kinds and len(found) < MOST_HOSTS:
-            found.setdefault(tuple((number, kind.count) for number, kind in kinds), (kinds, True))
-    every = [(number, kind) for number, kind in enumerate(problem.kinds) if kind.replicas == 1]
-    return [*found.values(), *([(every, False)] if alone else [])]
+            found.setdefault(tuple((number, kind.count) for number, kind in kinds), kinds)
+    return list(found.values())
 
 
 def _among(kind: Kind, names: Container[str]) -> Kind:
     """The kind with those of its devices that are among ``names``."""
     devices, *better = (tuple(name for name in own if name in names) for own in (kind.devices, *kind.better))
     return replace(kind, devices=devices, better=tuple(own for own in better if own))
-
-
-def _in_turn(kinds: Sequence[Kind], stages: Stages) -> tuple[tuple[str, ...], ...]:
-    """The devices of each stage, the next ones of those that its kind takes."""
-    left, sources = {kind.devices: list(kind.devices) for kind in kinds}, taken_from(kinds)
-    found = []
-    for kind, _ in stages:
-        mine = [name for pool in sources[kind] for name in left[kinds[pool].devices]][: kinds[kind].replicas]
-        found.append(tuple(mine))
-        for pool in sources[kind]:
-            left[kinds[pool].devices] = [name for name in left[kinds[pool].devices] if name not in mine]
-    return tuple(found)
 
 
 def _unreplicated(problem: Problem) -> Problem | None:

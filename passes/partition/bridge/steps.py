@@ -406,7 +406,8 @@ class Steps:
         with a bound on periods.
 
         Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
-        take periods to fill. The plan of the least load may be of fewer replicas, which share microbatches unevenly."""
+        take periods to fill. The plan of the least load may be of fewer replicas, which share microbatches unevenly. Plans of
+        several stages with fewer replicas, half of the most, a quarter and so on, have fewer devices to fill."""
         best: tuple[Module, Plan] | None = None
         (bound, copies), several = self.copies, self.least_of_several
         if bound * enough < beaten:
@@ -415,24 +416,36 @@ class Steps:
                 best, bound, beaten = (module, plan), max(bound, plan.bound), min(beaten, plan.value)
         if best is None or not (several * enough >= beaten or interrupted()):
             try:
-                module, plan, several = self._of_several(plan_of, devices, beaten, interrupted)
+                module, plan, several = self._of_several(plan_of, devices, self.replicas, beaten, interrupted)
             except (NoBetterPlan, Overfull) as error:  # with a bound on periods
                 if best is None:
                     raise
                 several = self.least_of(error.bound, self._several.start, self._several)
             else:
                 best = best if best is not None and best[1].value <= plan.value else (module, plan)
+        assert best is not None
+        most = min(self.replicas, self.microbatches, len(self.topology.devices))
+        while (most := most // 2) and best[1].value > several * enough and not (is_over() or interrupted()):
+            with suppress(Infeasible, NoBetterPlan):
+                module, plan, _ = self._of_several(plan_of, devices, most, min(beaten, best[1].value), interrupted)
+                best = best if best[1].value <= plan.value else (module, plan)
         module, plan = best
         return module.replace(plan, bounded(plan, min(bound, several)))
 
     def _of_several(
-        self, plan_of: PlanOf, devices: Callable[[int], range], beaten: float, interrupted: Callable[[], bool]
+        self,
+        plan_of: PlanOf,
+        devices: Callable[[int], range],
+        replicas: int,
+        beaten: float,
+        interrupted: Callable[[], bool],
     ) -> tuple[Module, Plan, float]:
-        """The best plan, of the least load or of fewer stages than that, and a bound of all plans of two stages or more."""
+        """The best plan with stages of up to so many ``replicas``, of the least load or of fewer stages than that, and a bound
+        of all such plans of two stages or more."""
         best: tuple[Module, Plan] | None = None
         failure: Overfull | None = None
         try:
-            module, plan, period = plan_of(0, self.replicas, beaten)
+            module, plan, period = plan_of(0, replicas, beaten)
         except Overfull as error:  # a plan of as many stages, or fewer, may fit all the same
             failure, period, count = error, error.bound, error.stages + 1
         else:
@@ -445,7 +458,7 @@ class Steps:
             worst = best[1].value if best is not None else math.inf
             if least < min(worst, beaten) and count - stages <= MOST_TRIED and not (is_over() or interrupted()):
                 try:
-                    module, found, _ = plan_of(stages, self.replicas, beaten)
+                    module, found, _ = plan_of(stages, replicas, beaten)
                 except Infeasible as error:
                     least = worst if error.proven else least
                 else:

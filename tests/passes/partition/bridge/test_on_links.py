@@ -1,0 +1,107 @@
+"""Plans on single devices and replicas, on the real links: fewer restrictions never make a plan worse."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import Any
+
+import pytest
+
+import ir
+from dnnc.onnx import DIALECTS
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
+from passes.costs.network import network
+from passes.framework.base import PassContext
+from passes.partition.bridge.on_links import among, clusters, narrower
+from passes.partition.partition_pass import PartitionPass
+from passes.partition.place import PlacePass
+from passes.prepare.cost import CostPass
+from tests.passes.partition.layouts.test_stages import text_of
+
+NEAR = 1e-2
+"""Relative: how much worse a plan may be than one of fewer choices."""
+
+
+def random_module(seed: int, *, training: bool) -> Module:
+    """A chain of products on hosts of one to three devices, joined by links of 1 MB/s to 1 GB/s; with a loss for training."""
+    rng = Random(seed)
+    products = rng.randint(3, 7)
+    widths = [rng.choice((16, 64, 256, 512)) for _ in range(products + 1)]
+    hosts = [rng.randint(1, 3) for _ in range(rng.randint(2, 4))]
+    if rng.random() < 0.4:
+        hosts = [hosts[0]] * len(hosts)
+    alike, speeds = rng.random() < 0.5, [rng.choice((1, 1, 3)) for _ in hosts]
+    each = [1 if alike else speed for speed, count in zip(speeds, hosts, strict=True) for _ in range(count)]
+    skips, near = rng.random() < 0.3, 10 ** rng.uniform(7, 9.5)
+    text = text_of(widths, skips, hosts, each, near, 1e8, () if training or rng.random() >= 0.5 else ("Relu",))
+    one, far = rng.random() < 0.4, 10 ** rng.uniform(6, 9)
+    for host in range(len(hosts)):
+        own = far if one else 10 ** rng.uniform(6, 9)
+        text = re.sub(rf"(link m{host} .*bandwidth = )[0-9.e+]+", rf"\g<1>{own:.4g}", text)
+    if training:
+        text = re.sub(
+            r"(resource @w\d+ : tensor<(\d+)x(\d+)xf32> = declared)",
+            lambda m: f"{m[1]} optimizer<name = momentum, size = {4 * int(m[2]) * int(m[3])}>",
+            text,
+        )
+        result, last = re.search(r"-> \((%\S+) : \S+\)", text), ""
+        assert result is not None
+        last = f"    %loss = onnx.ReduceSum({result[1]}) {{keepdims = 0}} : tensor<f32>"
+        text = text.replace(result[0], "-> (%loss : tensor<f32>)")
+        text = text.replace("\n  }\n  topology", f"\n{last}\n  }}\n  topology", 1)
+    return CostPass().run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+
+
+def planned(module: Module, **options: Any) -> Plan:
+    """The plan on its devices."""
+    context = PassContext(dialects=DIALECTS, sink=DiagnosticSink())
+    plan = PlacePass().run(PartitionPass(**options).run(module, context), context).first(Plan)
+    assert plan is not None
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "fewer"),
+    [
+        (38, {"comm": "overlap"}, {"stages": 1}),  # twice as slow, on one host
+        (28, {"objective": "training", "microbatches": 4}, {"replicas": 1}),  # had many replicas to fill, or one device
+        (12, {"objective": "training", "microbatches": 4}, {"replicas": 2}),
+    ],
+)
+def test_a_plan_is_no_worse_than_one_of_fewer_choices(seed: int, options: dict[str, Any], fewer: dict[str, Any]) -> None:
+    module, every = random_module(seed, training="objective" in options), {"replicas": 0, **options}
+    plan, narrow = planned(module, **every), planned(module, **{**every, **fewer})
+    assert plan.value <= narrow.value * (1 + NEAR)
+    assert plan.bound <= narrow.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_narrower_machines_are_some_of_the_devices_with_links_no_faster(seed: int) -> None:
+    topology = random_module(seed, training=False).first(Topology)
+    assert topology is not None
+    net = network(topology)
+    types = {device.name: device.type for device in topology.devices}
+    for machines in narrower(topology, net):
+        names = [device.name for device in machines.devices]
+        assert {name: types[name] for name in names} == {device.name: device.type for device in machines.devices}
+        inside, real = network(machines), network(among(topology, names))
+        for one, other in ((one, other) for one in names for other in names if one != other):
+            assert real.path(one, other).latency == net.path(one, other).latency
+            assert real.path(one, other).bandwidth == net.path(one, other).bandwidth
+            assert inside.path(one, other).latency >= net.path(one, other).latency
+            assert inside.path(one, other).bandwidth <= net.path(one, other).bandwidth
+
+
+def test_sets_of_devices_are_those_that_faster_links_join() -> None:
+    topology = random_module(38, training=False).first(Topology)
+    assert topology is not None
+    net, every = network(topology), [device.name for device in topology.devices]
+    sets = [names for names, _ in clusters(topology, net)]
+    assert sets[0] == tuple(every)
+    for names in sets:
+        out = [net.path(one, other).bandwidth for one in names for other in every if other not in names]
+        into = [max(net.path(one, other).bandwidth for other in names if other != one) for one in names]
+        assert min(into) > max(out, default=0.0)
