@@ -27,7 +27,7 @@ class NothingFits(Fault, code="E3203"):
 
 
 class WeightsOverMemory(Fault, code="E3204"):
-    """All devices together have less memory than the weights need."""
+    """All devices together have less memory than every plan holds."""
 
     message = "the {held} alone are {bytes} bytes, all {devices} devices have {memory}: {lacking} bytes short"
     hint = "{advice}"

@@ -2,7 +2,8 @@
 
 The bound is a sum over all devices, so it holds for plans of any form: stages share out what is held; replicas hold it more
 than once, except states of decoders and values saved of microbatches, which they share out too; members of a mesh each hold a
-part, and the parts are the whole at least.
+part, and the parts are the whole at least. In inference what one op makes and reads as an argument counts beside the weights:
+its stage has all of it while the op runs.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from ir.core.module import Module
 from ir.core.topology import Topology
 from passes.costs.learning import learning, saved_values
-from passes.costs.memory.liveness import resource_bytes
-from passes.graph.graph import reads
+from passes.costs.memory.liveness import own_bytes, resource_bytes
+from passes.graph.graph import describe, reads
 from passes.partition.bridge.explain import held_in, over_all_memory
 
 
@@ -43,6 +44,10 @@ def check_total_memory(module: Module, topology: Topology, microbatches: int) ->
         return
     least = least_held(module, microbatches)
     values = len(module.resources) + sum(len(op.results) + 1 for op in module.entry.ops)
-    if least > sum(limits) + values * len(limits):
+    most = sum(limits) + values * len(limits)
+    working = own_bytes(module.entry) if least <= most and not microbatches else (0,)
+    if least + max(working) > most:
         held, advice = held_in(module, training=microbatches > 0, saved=True)
-        raise over_all_memory(least, topology, held, advice)
+        if any(working):
+            held += f" and the workspace of {describe(module.entry.ops[working.index(max(working))])}"
+        raise over_all_memory(least + max(working), topology, held, advice)

@@ -83,7 +83,7 @@ def chain(
 
 def planned(module: Module, **options: Any) -> Plan:
     context = PassContext(dialects=DIALECTS)
-    found = PartitionPass(objective="training", **options).run(module, context)
+    found = PartitionPass(**{"objective": "training", **options}).run(module, context)
     assert ir.verify(found, dialects=DIALECTS) == []
     placed = PlacePass().run(found, context)
     assert ir.verify(placed, dialects=DIALECTS) == []

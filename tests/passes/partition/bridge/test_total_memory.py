@@ -8,6 +8,7 @@ import pytest
 
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
+from passes.costs.memory.liveness import own_bytes
 from passes.partition import partition_pass
 from passes.partition.bridge.total_memory import least_held
 from tests.passes.partition.bridge.test_steps import chain, planned
@@ -22,12 +23,17 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"mesh": "2", "stages": 1},
     {"mesh": "2", "stages": 1, "microbatches": 4, "uneven": True},
     {"mesh": "auto", "stages": 0},
+    {"objective": "throughput", "mesh": "none"},
+    {"objective": "throughput", "mesh": "any"},
+    {"objective": "throughput", "mesh": "2", "stages": 1, "uneven": True},
 )
 
 
 def bytes_held(widths: list[int], form: dict[str, Any]) -> int:
-    microbatches = form.get("microbatches", 1 if form.get("stages") == 1 else 8)
-    return least_held(chain(widths, 2), microbatches)
+    module = chain(widths, 2)
+    if "objective" in form:
+        return least_held(module, 0) + max(own_bytes(module.entry))
+    return least_held(module, form.get("microbatches", 1 if form.get("stages") == 1 else 8))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -51,6 +57,14 @@ def test_the_sum_comes_before_a_search(form: dict[str, Any], monkeypatch: pytest
         planned(chain(WIDTHS[0], 2, bytes_held(WIDTHS[0], form) // 4), **form)
     assert [one.code for one in caught.value.diagnostics] == ["E3204"]
     assert caught.value.proven
+
+
+def test_what_one_op_works_on_counts_in_inference() -> None:
+    module = chain([256, 8, 256], 2)
+    lacking = least_held(module, 0) + max(own_bytes(module.entry)) - 1000
+    assert least_held(module, 0) < lacking
+    with pytest.raises(Infeasible, match=r"the weights and the workspace of %h0 alone are"):
+        planned(chain([256, 8, 256], 2, lacking // 2), objective="throughput")
 
 
 def test_a_memory_without_limit_is_enough() -> None:
