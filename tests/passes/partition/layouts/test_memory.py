@@ -302,7 +302,6 @@ def test_activations_must_fit_too() -> None:
         (7167, {"mesh": "2"}, r"the nearest that was found needs 7168 bytes on d0 \(1024 of weights, 6144 of w.*, 1 more than"),
         (1000, {"mesh": "2"}, "the weights alone are 2048 bytes, all 2 devices have 2000: 48 bytes short"),
         (9216, {"mesh": "2", "strategy": "replicate"}, r"the plan 'replicate' needs 10240 bytes on d0"),
-        (1024, {"mesh": "2", "strategy": "replicate"}, r"weights of the plan 'replicate' need 2048 bytes per device on mesh 2"),
         (
             9216,
             {"mesh": "1", "stages": 2},
@@ -312,6 +311,9 @@ def test_activations_must_fit_too() -> None:
         with pytest.raises(Infeasible, match=message) as raised:
             compiled(memory, **options)
         assert raised.value.exit_code == 4
+    few = costed(WIDE.format(memory=1500, bandwidth=1e9).replace("64x16", "4x16"))
+    with pytest.raises(Infeasible, match="weights of the plan 'replicate' need 2048 bytes per device on mesh 2"):
+        through(few, on_meshes(mesh="2", strategy="replicate"))
 
 
 @pytest.mark.parametrize("stages", [0, 1])
