@@ -9,14 +9,14 @@ and a stage with r of them is worth a r-th of its seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from ir.core.module import Func
-from ir.core.outcomes import AGREE
+from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Replicate
 from passes.costs.learning import InFlight
@@ -45,6 +45,8 @@ LEAST = 0.1
 """Seconds of such a search, at least: a stage without a plan is searched even where no time is left."""
 SHARE = 0.2
 """Part of the time left that all searches of the stages of one sequence take together, but for these ``LEAST``."""
+NEVER = 1e6
+"""Seconds that a stage is told to spend on a value in another layout than the stated one."""
 MOST_TRIES = 5
 """Limits of weights under which a plan is looked for that fits with all that it needs."""
 
@@ -141,8 +143,14 @@ class _Sequence:
 class StageSolver:
     """Solves the stages of sequences; stages that are alike, with borders that are alike, once."""
 
-    def __init__(self, bounding: Bounding, topology: Topology, net: Network) -> None:
-        self.bounding = bounding
+    def __init__(
+        self,
+        bounding: Bounding,
+        topology: Topology,
+        net: Network,
+        worth: Callable[[Sequence[float]], float] | None = None,
+    ) -> None:
+        self.bounding, self.worth = bounding, worth
         self.crossing = Crossing(topology, net)
         self.plans: dict[object, ShardPlan | None] = {}
         self.beyond: dict[int, float] = {}
@@ -158,9 +166,28 @@ class StageSolver:
         ops = tuple(self.bounding.units.run(run.first, run.behind) for run in runs)
         parties = tuple(run.block.parties for run in runs)
         home = {op: number for number, own in enumerate(ops) for op in own}
-        return self.solved(_Sequence(tuple(runs), ops, parties, home))
+        sequence = _Sequence(tuple(runs), ops, parties, home)
+        found = self.solved(sequence, {})
+        if self.worth is None or isinstance(found, int):
+            return found
+        return self.with_better_borders(sequence, found, self.worth)
 
-    def solved(self, sequence: _Sequence) -> SolvedStages | int:
+    def with_better_borders(
+        self, sequence: _Sequence, found: SolvedStages, worth: Callable[[Sequence[float]], float]
+    ) -> SolvedStages:
+        """The stages with each value that crosses in the layout that is best for the whole plan, looked for value by value:
+        what is cheapest to make may be dear to read."""
+        stated: dict[str, int] = {}
+        for stage in found.stages:
+            for name, seconds in stage.stage.border.send.items():
+                for layout in range(len(seconds)) if now() < self.until else ():
+                    other = self.solved(sequence, {**stated, name: layout})
+                    if not isinstance(other, int) and worth(other.seconds) < worth(found.seconds) * (1 - TIGHT):
+                        found, stated = other, {**stated, name: layout}
+        return found
+
+    def solved(self, sequence: _Sequence, stated: Mapping[str, int]) -> SolvedStages | int:
+        """``stated``: the layout in which a value crosses; else that which is cheapest for the stage that makes it."""
         made_in: dict[str, tuple[int, Placements]] = {}  # the stage that makes a value, and the layout there
         seconds = [0.0] * len(sequence.runs)
         stages = []
@@ -178,6 +205,8 @@ class StageSolver:
             readers = {name: self.readers(sequence, cutter, name, number) for name in leaving}
             whole = frozenset(name for name in leaving if not all(sequence.alike(number, r) for r in readers[name]))
             send = {name: self.send_seconds(sequence, cutter, name, number, readers[name]) for name in leaving}
+            for name in stated.keys() & send.keys():
+                send[name] = np.where(np.arange(len(send[name])) == stated[name], send[name], NEVER)
             border, in_flight = Border(send=send, arriving=arriving, whole=whole), self.in_flight(sequence, number)
             problem = cutter.cut(ops, border)
             problem = replace(problem, given=problem.given.keeping(in_flight))

@@ -115,7 +115,7 @@ class StageSearch(Anytime[SolvedStages]):
         self.flushes = bounding.microbatches if bounding.training else 0
         self.step, self.rounds = COARSE, 0
         self.found: Sequenced | None = None
-        self.solver = StageSolver(bounding, bounding.topology, bounding.net)
+        self.solver = StageSolver(bounding, bounding.topology, bounding.net, self.worth if groups else None)
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
         self.lacked = False  # whether a stage of a plan was too large
 
