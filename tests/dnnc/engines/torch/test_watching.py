@@ -285,7 +285,7 @@ PLANS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("plan", "loss"), zip(PLANS, ("cross-entropy", "mse") * 3, strict=True))
+@pytest.mark.parametrize(("plan", "loss"), [*zip(PLANS, ("cross-entropy", "mse") * 3, strict=True)])
 def test_ranks_evaluate_together_what_pytorch_computes(
     plan: str, loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
