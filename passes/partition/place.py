@@ -8,10 +8,11 @@ type, each channel the route between its two devices, and the plan the numbers t
   bandwidth of each route and the longest latency once. A device with free transfers pays nothing for its own part; what carries
   a ``Transfer`` facet costs that;
 - a shared or half-duplex link is busy for the bytes of all that crosses it;
-- the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
-  port model's, hence not below the bound, which stays as it is. Of a decoder's groups a replica counts for those that it
-  serves; planned for tokens the value is at least what a group takes through all stages, shared by the groups in flight, and
-  counts each sequence of a group.
+- the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below what
+  the port model says of the same devices, hence not below the bound, which stays as it is and is of all devices. It may be
+  below what the search counted for the plan, which may take a stage for one on a slower port of its type. Of a decoder's
+  groups a replica counts for those that it serves; planned for tokens the value is at least what a group takes through all
+  stages, shared by the groups in flight, and counts each sequence of a group.
 
 The value of a training step is what the pipeline takes to fill, run and drain when every stage is as slow as the slowest;
 seconds per microbatch are then of both passes, with the part of the update that falls to one (``passes.costs.learning``), and
