@@ -65,7 +65,7 @@ NEAR = 1e-2
 FAR = 5e-2
 """Relative gap of a training step's plan and bound beyond which runs are not searched one by one. On 24 devices in 6 hosts that
 took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
-SUFFICES = ((1 / 60, 2e-2), (1 / 15, 5e-2))
+SUFFICES = ((1 / 60, 2e-2), (1 / 15, 3e-2))
 """Parts of the time, and relative gaps: once such a part has passed, the search for a training step ends at such a gap, unless
 less than ``ENOUGH_PROVEN`` is asked for. What is predicted of a step is not more exact, and the last percent takes most of a
 search."""
