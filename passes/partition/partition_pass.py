@@ -301,7 +301,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         def put(planned: Module, machines: Topology) -> Module:
             """The module with its stages on devices of ``machines``."""
             plan = needed(planned, Plan)
-            planned = planned.replace(plan, replace(plan, port_value=math.inf))
+            planned = planned.replace(plan, replace(plan, port_value=math.inf, bound=0.0))
             planned = planned.replace(needed(planned, Topology), machines)
             return PlacePass(family=self.family).run(planned, replace(context, statistics={}, sink=DiagnosticSink()))
 
