@@ -10,7 +10,7 @@ alone runs what is pinned to it. So pins need no other rule: what is pinned to o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from ir.core.facets import Transfer
 from ir.core.module import Module
 from ir.core.topology import Topology
 from passes.costs.memory.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
+from passes.costs.memory.stage import most_bytes
 from passes.costs.network import Network
 from passes.costs.op_time import body_seconds, epilogues
 from passes.graph.graph import reads
@@ -28,26 +29,36 @@ from passes.graph.sizes import sized_results
 from passes.stages.problem import Kind, Problem
 
 
-def kinds_of(topology: Topology, net: Network, pinned: frozenset[str] = frozenset()) -> tuple[Kind, ...]:
-    """Kinds of devices in the topology's order; each of ``pinned`` stands alone. Of one type those with most memory come before
-    others (``Kind.better``), of these those with most bandwidth, of these those with least latency."""
+def kinds_of(
+    topology: Topology, net: Network, pinned: frozenset[str] = frozenset(), enough: float = math.inf
+) -> tuple[Kind, ...]:
+    """Kinds of devices in the topology's order; each of ``pinned`` stands alone. ``enough``: as of ``ordered``."""
     found: dict[tuple[str, int | None, float, float, str], list[str]] = {}
     for device in topology.devices:
         port = net.port(device.name)
         alone = device.name if device.name in pinned else ""
         found.setdefault((device.type, topology.memory(device), port.latency, port.bandwidth, alone), []).append(device.name)
+    kinds = [Kind(type_, tuple(devices), memory) for (type_, memory, *_), devices in found.items()]
+    return ordered(kinds, topology, net, pinned, enough)
 
-    def rank(key: tuple[str, int | None, float, float, str]) -> tuple[float, float, float]:
-        _, memory, latency, bandwidth, _ = key
-        return -math.inf if memory is None else -memory, -bandwidth, latency
 
-    kinds = []
-    for key, devices in found.items():
-        type_, memory, *_, alone = key
-        others = sorted((one for one in found if one[0] == type_ and not one[-1] and rank(one) < rank(key)), key=rank)
-        better = () if alone else tuple(tuple(found[one]) for one in reversed(others))
-        kinds.append(Kind(type_, tuple(devices), memory, better=better))
-    return tuple(kinds)
+def ordered(kinds: Iterable[Kind], topology: Topology, net: Network, pinned: Container[str], enough: float) -> tuple[Kind, ...]:
+    """The kinds, and before which each comes (``Kind.better``): of one type those with most memory, of these those with most
+    bandwidth, of these those with least latency. Memory of ``enough`` bytes, which no stage needs, is as good as more."""
+
+    def rank(kind: Kind) -> tuple[float, ...]:
+        limit, port = topology.memory(topology.device(kind.devices[0])), net.port(kind.devices[0])
+        memory = math.inf if limit is None else limit
+        return -min(memory, enough), -port.bandwidth, port.latency, -memory
+
+    kinds = tuple(kinds)
+    free = [kind for kind in kinds if kind.devices[0] not in pinned]
+    found = []
+    for kind in kinds:
+        before = [one for one in free if one.type == kind.type and rank(one) < rank(kind)] if kind in free else []
+        better = tuple(one.devices for one in sorted(before, key=rank, reverse=True))
+        found.append(replace(kind, better=better))
+    return tuple(found)
 
 
 def problem_of(
@@ -59,11 +70,13 @@ def problem_of(
     pins: Mapping[int, str] | None = None,
     cuts: frozenset[str] = frozenset(),
     stages: int | None = None,
+    enough: float | None = None,
 ) -> Problem:
-    """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages."""
+    """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages;
+    ``enough``: bytes that no stage needs more than, those of inference where they are not given."""
     func = module.entry
     pins = pins or {}
-    kinds = kinds_of(topology, net, frozenset(pins.values()))
+    kinds = kinds_of(topology, net, frozenset(pins.values()), most_bytes(module) if enough is None else enough)
     outputs = [value.name for value in func.results]
     followed = epilogues(func.ops, outputs)
     rows = {type_.name: body_seconds(func.ops, type_, outputs, followed=followed) for type_ in topology.types}

@@ -22,11 +22,10 @@ from functools import cached_property
 from dnnc.check.witness.facts import Facts
 from dnnc.check.witness.value import Summed, combined, exposed
 from ir.core.topology import Device
-from ir.core.types import type_bytes
 from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.costs.exchange import BUCKET
-from passes.costs.learning import saved_values
 from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
+from passes.costs.memory.stage import most_bytes
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads
 
@@ -101,14 +100,16 @@ class Search:
 
     def ordered(self, number: int) -> list[int]:
         """The kinds whose devices a stage of one kind takes, this one first, then those of its type that come before it: with
-        more memory, else more bandwidth, else less latency. The last kind of a stage's devices says what it costs and holds at
-        least; to take of that kind first leaves the others, which will do for all stages, to those to come."""
+        more memory, as far as a stage may need it, else more bandwidth, else less latency. The last kind of a stage's devices
+        says what it costs and holds at least; to take of that kind first leaves the others, which will do for all stages, to
+        those to come."""
         if self.most == 1:
             return [number]
         ranks = []
         for kind in self.kinds:
-            memory, port = self.facts.topology.memory(kind.device), self.facts.net.port(kind.device.name)
-            ranks.append((-math.inf if memory is None else -memory, -port.bandwidth, port.latency))
+            limit, port = self.facts.topology.memory(kind.device), self.facts.net.port(kind.device.name)
+            memory = math.inf if limit is None else limit
+            ranks.append((-min(memory, self.enough), -port.bandwidth, port.latency, -memory))
         alike = [k for k, kind in enumerate(self.kinds) if kind.device.type == self.kinds[number].device.type]
         return sorted((k for k in alike if ranks[k] <= ranks[number]), key=lambda k: ranks[k], reverse=True)
 
@@ -121,16 +122,17 @@ class Search:
         return None if wanted else tuple(after)
 
     @cached_property
+    def enough(self) -> float:
+        """Bytes that no stage needs more than."""
+        if self.plan.in_steps and not self.plan.flush:
+            return math.inf
+        return most_bytes(self.facts.module, self.microbatches if self.plan.in_steps else 0)
+
+    @cached_property
     def memory_matters(self) -> bool:
         """Whether a training step may need more than the memory that is counted here."""
         limits = [limit for kind in self.kinds if (limit := self.facts.topology.memory(kind.device)) is not None]
-        if not self.plan.in_steps or not limits:
-            return False
-        learned = self.facts.learned
-        kept = {name: size for op in self.facts.ops for name, size in saved_values(op, learned).items()}
-        made = sum(type_bytes(value.type) or 0 for op in self.facts.ops for value in op.results)
-        weights = 3 * sum(self.facts.weights.values()) + sum(learned.state.values())
-        return weights + self.microbatches * sum(kept.values()) + 4 * SLOTS * made > min(limits)
+        return self.plan.in_steps and self.enough > min(limits, default=math.inf)
 
     def single(self, kind: Kind) -> list[float]:
         """Seconds of each op, where they add up; empty where they depend on the stage (``op_time``, epilogues)."""

@@ -30,7 +30,7 @@ from ir.ops.rows import BACKWARD, COMPUTE
 from passes.costs.exchange import waiting_bytes
 from passes.costs.learning import Learning, learning, recomputes, saved_values, trained
 from passes.costs.memory.kernels import gradient_bytes, working_bytes
-from passes.costs.memory.liveness import live_bytes, resource_bytes
+from passes.costs.memory.liveness import SLOTS, live_bytes, resource_bytes, stated_bytes, value_bytes
 from passes.costs.views import bases
 from passes.graph.graph import Cut, reads
 from passes.graph.sizes import sized_results
@@ -120,6 +120,22 @@ def stage_bytes(module: Module, stages: Sequence[StageOps], microbatches: int) -
             gradients = _gradients(held, size, adds=adds)
             found.append(replace(_by_ops(held, size, gradients), version=version))
     return tuple(found)
+
+
+def most_bytes(module: Module, microbatches: int = 0) -> int:
+    """Bytes on a device that no stage of the entry function needs more than, whatever its ops and replicas.
+
+    ``microbatches``: of a training step that ends in a flush, 0 of inference."""
+    entry, sizes = module.entry, resource_bytes(module)
+    if (stated := stated_bytes(entry)) is not None:
+        return sum(stated)
+    made = sum(value_bytes(value) for op in entry.ops for value in sized_results(op))
+    if not microbatches:
+        return sum(sizes.values()) + max(live_bytes(entry), default=0) + 2 * SLOTS * made
+    learned = learning(module)
+    kept = {name: size for op in entry.ops for name, size in saved_values(op, learned).items()}
+    held = sum(learned.held(name, size, gradients=2) for name, size in sizes.items())
+    return held + microbatches * sum(kept.values()) + 4 * SLOTS * made
 
 
 def parts_of(entry: Func, own: Sequence[Sequence[int]], cuts: Sequence[Cut]) -> list[StageOps]:

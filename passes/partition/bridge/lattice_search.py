@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -222,8 +222,11 @@ class LatticeSearch(PlanOptions, Pass):
         fused = self.comm == "sum" and steps is None  # in training nothing is
         stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:
-            safe = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
+            options: dict[str, Any] = {"comm": self.comm, "pins": pins, "cuts": cuts, "stages": stages or None}
+            safe = problem_of(module, topology, net, **options, enough=None if steps is None else steps.enough)
             safe = with_borders(safe, module, topology) if fused else safe
+        elif steps is not None:
+            safe = replace(steps.stream, stages=stages or None)
         else:
             stated = streamed_problem_of if fused else problem_of
             safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)

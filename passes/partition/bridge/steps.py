@@ -42,6 +42,7 @@ from passes.costs.learning import (
     step_seconds,
 )
 from passes.costs.memory.liveness import resource_bytes
+from passes.costs.memory.stage import most_bytes
 from passes.costs.network import Network, Unreachable
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import NoBetterPlan
@@ -103,6 +104,16 @@ class Steps:
                     done.add(name)
                     found[:, i] += (self.learned.update[name], sizes[name], sizes[name] / max(sizes[name], BUCKET))
         return found
+
+    @cached_property
+    def enough(self) -> float:
+        """Bytes that no stage needs more than."""
+        return most_bytes(self.module, self.microbatches) if self.flush else math.inf
+
+    @cached_property
+    def stream(self) -> Problem:
+        """The problem of a stream on these machines, without options."""
+        return problem_of(self.module, self.topology, self.network, enough=self.enough)
 
     def problem(self, stream: Problem, replicas: int = 1, *, least: bool = False) -> Problem:
         """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``. A weight
@@ -319,8 +330,7 @@ class Steps:
         limits = sorted(
             (math.inf if (limit := self.topology.memory(device)) is None else float(limit)) for device in self.topology.devices
         )
-        stream = problem_of(self.module, self.topology, self.network)
-        needed = float(self.problem(stream, self.replicas, least=True).weight_bytes.sum())
+        needed = float(self.problem(self.stream, self.replicas, least=True).weight_bytes.sum())
         room = np.cumsum(limits[::-1])
         return min(int(np.searchsorted(room, needed)) + 1, len(limits))
 
@@ -333,7 +343,7 @@ class Steps:
     @cached_property
     def _alone(self) -> tuple[Problem, Floats]:
         """The problem of all ops, a stage on one device each, and the prices of its devices."""
-        problem = self.problem(problem_of(self.module, self.topology, self.network))
+        problem = self.problem(self.stream)
         return problem, prices(problem)
 
     def least(self, period: float, devices: range) -> float:
