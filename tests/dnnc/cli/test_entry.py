@@ -77,7 +77,7 @@ def test_a_bug_is_one_plain_message_and_a_report(
 def test_a_report_that_cannot_be_written_is_no_second_fault(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    monkeypatch.setattr("dnnc.cli.entry.temporary_directory", lambda: tmp_path / "absent")
     assert raising(ZeroDivisionError("oh"), monkeypatch) == 1
     assert "no report could be written" in capsys.readouterr().err
 
