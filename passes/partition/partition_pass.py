@@ -314,7 +314,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         pinned = {text.rpartition("=")[2] for text in self.pins}
         others = narrower(topology, context.analyses.get(network, topology))
         replicas = dict.fromkeys((self.replicas, 1))
-        tried = [(machines, most) for machines in (topology, *others) for most in replicas][1:]
+        tried = [(machines, most) for machines in (topology, *others) for most in replicas][1:]  # the first gave ``found``
         for number, (machines, most) in enumerate(tried):
             left = ends - now()
             if left <= 0 or is_over():
@@ -334,10 +334,10 @@ class PartitionPass(LatticeSearch, MeshOptions):
                 break
         if best is found:
             return found
-        chosen, kept = needed(best, Plan), {"bound", "problem"}
-        texts = {key: text for key, text in chosen.certificate if key not in {*kept, "stages"}}
-        texts |= {key: text for key, text in plan.certificate if key in {*kept, "stages"}}
-        told, value = replace(chosen, certificate=tuple(sorted(texts.items()))), chosen.port_value
+        chosen, of_all = needed(best, Plan), ("bound", "problem", "stages")
+        texts = [(key, text) for key, text in chosen.certificate if key not in of_all]
+        texts += [(key, text) for key, text in plan.certificate if key in of_all]
+        told, value = replace(chosen, single=plan.single, certificate=tuple(sorted(texts))), chosen.port_value
         return best.replace(chosen, assessed(told, best.entry, value, min(plan.bound, value)))
 
     def _placed(self, module: Module, context: PassContext, seconds: float | None) -> Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from ir.core.objectives import LATENCY
 from ir.core.outcomes import TIGHT
+from ir.core.topology import Topology
 from passes.partition.bridge.handover import one_stage
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.on_links import devices_of_hosts, link_value, put_on_devices
+from passes.partition.bridge.on_links import link_value, put_on_devices
 from passes.partition.bridge.plan import Asked
 from passes.partition.lattice.objective import Budget, Parts, Solution
 from passes.reference.assignment.solver import AnySolution, solve_any
@@ -21,9 +22,11 @@ from passes.reference.pieces import pieces
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.bounds import lower_bound, prices
-from passes.stages.problem import Floats, Problem
+from passes.stages.problem import Floats, Kind, Problem
 
 S = TypeVar("S", bound=Solution)
+MOST_HOSTS = 8
+"""Hosts of different devices whose own plans are looked for."""
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
@@ -131,7 +134,7 @@ def _others(asked: Asked, solution: Solution, search: Callable[[Problem, float],
         yield single
     slow = np.stack([_slowest(asked, kind.devices, own) for kind, own in zip(problem.kinds, problem.transfer, strict=True)])
     every = list(enumerate(problem.kinds))
-    tried = [(every, slow), *((parts, problem.transfer) for parts in devices_of_hosts(asked.topology, problem))]
+    tried = [(every, slow), *((parts, problem.transfer) for parts in _on_hosts(asked.topology, problem))]
     for index, (parts, transfer) in enumerate(tried):
         left = ends - now()
         if left <= 0:
@@ -145,6 +148,24 @@ def _others(asked: Asked, solution: Solution, search: Callable[[Problem, float],
             yield replace(
                 solution, stages=stages, apart=found.apart, devices=own_devices(part, found), interrupted=found.interrupted
             )
+
+
+def _on_hosts(topology: Topology, problem: Problem) -> list[list[tuple[int, Kind]]]:
+    """Kinds, by number, with those of their devices that are on one host; of hosts with as many of each the first."""
+    found: dict[object, list[tuple[int, Kind]]] = {}
+    for host in topology.hosts:
+        own = {device.name for device in topology.devices if device.host == host.name}
+        kinds = [(number, _among(kind, own)) for number, kind in enumerate(problem.kinds)]
+        kinds = [(number, kind) for number, kind in kinds if kind.devices and kind.most >= kind.replicas]
+        if kinds and len(found) < MOST_HOSTS:
+            found.setdefault(tuple((number, kind.count) for number, kind in kinds), kinds)
+    return list(found.values())
+
+
+def _among(kind: Kind, names: Container[str]) -> Kind:
+    """The kind with those of its devices that are among ``names``."""
+    devices, *better = (tuple(name for name in own if name in names) for own in (kind.devices, *kind.better))
+    return replace(kind, devices=devices, better=tuple(own for own in better if own))
 
 
 def _slowest(asked: Asked, names: tuple[str, ...], ports: Floats) -> Floats:

@@ -10,7 +10,7 @@ alone runs what is pinned to it. So pins need no other rule: what is pinned to o
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -32,33 +32,27 @@ from passes.stages.problem import Kind, Problem
 def kinds_of(
     topology: Topology, net: Network, pinned: frozenset[str] = frozenset(), enough: float = math.inf
 ) -> tuple[Kind, ...]:
-    """Kinds of devices in the topology's order; each of ``pinned`` stands alone. ``enough``: as of ``ordered``."""
+    """Kinds of devices in the topology's order; each of ``pinned`` stands alone. Of one type those with most memory come before
+    others (``Kind.better``), of these those with most bandwidth, of these those with least latency. Memory of ``enough``
+    bytes, more than which no stage needs, is as good as more."""
     found: dict[tuple[str, int | None, float, float, str], list[str]] = {}
     for device in topology.devices:
         port = net.port(device.name)
         alone = device.name if device.name in pinned else ""
         found.setdefault((device.type, topology.memory(device), port.latency, port.bandwidth, alone), []).append(device.name)
-    kinds = [Kind(type_, tuple(devices), memory) for (type_, memory, *_), devices in found.items()]
-    return ordered(kinds, topology, net, pinned, enough)
 
-
-def ordered(kinds: Iterable[Kind], topology: Topology, net: Network, pinned: Container[str], enough: float) -> tuple[Kind, ...]:
-    """The kinds, and before which each comes (``Kind.better``): of one type those with most memory, of these those with most
-    bandwidth, of these those with least latency. Memory of ``enough`` bytes, which no stage needs, is as good as more."""
-
-    def rank(kind: Kind) -> tuple[float, ...]:
-        limit, port = topology.memory(topology.device(kind.devices[0])), net.port(kind.devices[0])
+    def rank(key: tuple[str, int | None, float, float, str]) -> tuple[float, ...]:
+        _, limit, latency, bandwidth, _ = key
         memory = math.inf if limit is None else limit
-        return -min(memory, enough), -port.bandwidth, port.latency, -memory
+        return -min(memory, enough), -bandwidth, latency, -memory
 
-    kinds = tuple(kinds)
-    free = [kind for kind in kinds if kind.devices[0] not in pinned]
-    found = []
-    for kind in kinds:
-        before = [one for one in free if one.type == kind.type and rank(one) < rank(kind)] if kind in free else []
-        better = tuple(one.devices for one in sorted(before, key=rank, reverse=True))
-        found.append(replace(kind, better=better))
-    return tuple(found)
+    kinds = []
+    for key, devices in found.items():
+        type_, memory, *_, alone = key
+        others = sorted((one for one in found if one[0] == type_ and not one[-1] and rank(one) < rank(key)), key=rank)
+        better = () if alone else tuple(tuple(found[one]) for one in reversed(others))
+        kinds.append(Kind(type_, tuple(devices), memory, better=better))
+    return tuple(kinds)
 
 
 def problem_of(
@@ -73,7 +67,7 @@ def problem_of(
     enough: float | None = None,
 ) -> Problem:
     """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages;
-    ``enough``: bytes that no stage needs more than, those of inference where they are not given."""
+    ``enough``: bytes on a device, more than which no stage needs; those of inference where they are not given."""
     func = module.entry
     pins = pins or {}
     kinds = kinds_of(topology, net, frozenset(pins.values()), most_bytes(module) if enough is None else enough)

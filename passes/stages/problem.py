@@ -53,7 +53,7 @@ FAR = 100.0
 class Kind:
     """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
     ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes. ``better``: the devices of each kind of
-    the same type that comes before this one (``from_ir.ordered``), nearest first; a stage takes these if its own are taken."""
+    the same type that comes before this one (``from_ir.kinds_of``), nearest first; a stage takes these if its own are taken."""
 
     type: str
     devices: tuple[str, ...]

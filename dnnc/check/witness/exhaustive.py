@@ -123,10 +123,8 @@ class Search:
 
     @cached_property
     def enough(self) -> float:
-        """Bytes that no stage needs more than."""
-        if self.plan.in_steps and not self.plan.flush:
-            return math.inf
-        return most_bytes(self.facts.module, self.microbatches if self.plan.in_steps else 0)
+        """Bytes on a device, more than which no stage needs."""
+        return most_bytes(self.facts.module, self.microbatches if self.plan.in_steps else 0, flush=self.plan.flush)
 
     @cached_property
     def memory_matters(self) -> bool:

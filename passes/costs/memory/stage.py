@@ -15,6 +15,7 @@ Of asynchronous rows a stage holds, beside the newest weights, older versions th
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,11 +123,13 @@ def stage_bytes(module: Module, stages: Sequence[StageOps], microbatches: int) -
     return tuple(found)
 
 
-def most_bytes(module: Module, microbatches: int = 0) -> int:
-    """Bytes on a device that no stage of the entry function needs more than, whatever its ops and replicas.
+def most_bytes(module: Module, microbatches: int = 0, *, flush: bool = True) -> float:
+    """Bytes on a device, more than which no stage of the entry function needs, whatever its ops and replicas.
 
-    ``microbatches``: of a training step that ends in a flush, 0 of inference."""
+    ``microbatches``: of a training step, 0 of inference; inf of steps without a ``flush``, which keep older weights."""
     entry, sizes = module.entry, resource_bytes(module)
+    if not flush:
+        return math.inf
     if (stated := stated_bytes(entry)) is not None:
         return sum(stated)
     made = sum(value_bytes(value) for op in entry.ops for value in sized_results(op))

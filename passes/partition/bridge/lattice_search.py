@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -110,10 +110,15 @@ class LatticeSearch(PlanOptions, Pass):
         topology = needed(module, Topology)
         module = undecided(module)
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
-        if self.objective == TRAINING.name and planned is Planned.OPS:
-            return self._trained(module, topology, context)
-        self._check(topology, planned)
-        return self._planned(module, topology, context, beaten=_worth(context))
+        steps = self.objective == TRAINING.name and planned is Planned.OPS
+        if steps:
+            found = self._trained(module, topology, context)
+        else:
+            self._check(topology, planned)
+            found = self._planned(module, topology, context, beaten=_worth(context))
+        plan = needed(found, Plan)
+        single = on_one_device(module, topology, plan.microbatches if steps else 0)
+        return found.replace(plan, replace(plan, single=single))
 
     def _steps(self, module: Module, topology: Topology, context: PassContext) -> Steps:
         """The training steps that the options ask for. Raises UsageError, InvalidInput."""
@@ -222,8 +227,9 @@ class LatticeSearch(PlanOptions, Pass):
         fused = self.comm == "sum" and steps is None  # in training nothing is
         stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:
-            options: dict[str, Any] = {"comm": self.comm, "pins": pins, "cuts": cuts, "stages": stages or None}
-            safe = problem_of(module, topology, net, **options, enough=None if steps is None else steps.enough)
+            enough = None if steps is None else steps.enough
+            safe = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, enough=enough)
+            safe = replace(safe, stages=stages or None)
             safe = with_borders(safe, module, topology) if fused else safe
         elif steps is not None:
             safe = replace(steps.stream, stages=stages or None)
@@ -388,7 +394,6 @@ class LatticeSearch(PlanOptions, Pass):
         """The plan, its stages in pipeline order, and its certificate."""
         stages = plan_stages(asked.problem, solution, asked.members(solution.parts), set(asked.pins.values()))
         taken = {symbol.name for symbol in asked.module.symbols if not isinstance(symbol, Plan)}
-        steps = asked.steps.microbatches if asked.steps is not None else 0
         return Plan(
             name=unique("@plan", taken),
             objective=self.objective,
@@ -397,7 +402,7 @@ class LatticeSearch(PlanOptions, Pass):
             port_value=solution.value,
             bound=solution.bound,
             status=solution.status,
-            single=on_one_device(asked.module, asked.topology, steps),
+            single=math.inf,  # ``searched`` fills it in
             stages=stages,
             certificate=tuple(sorted(self._certificate(asked, solution).items())),
             microbatches=1,

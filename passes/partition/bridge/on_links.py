@@ -43,8 +43,6 @@ from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import PlacementSearch
 from passes.stages.problem import Kind, Problem, plan_costs, pools
 
-MOST_HOSTS = 8
-"""Hosts of different devices whose own plans are looked for."""
 MOST_SETS = 12
 """Sets of devices and speeds of links for which plans are looked for."""
 MOST_CLASSES = 64
@@ -126,9 +124,9 @@ def narrower(topology: Topology, net: Network) -> Iterator[Topology]:
         return tuple(sorted((*held[name], ports[name].latency, ports[name].bandwidth) for name in names))
 
     seen = {looks(list(held), net)}
-    for names, ways in clusters(topology, net):
-        latency, bandwidth = max(way.latency for way in ways), min(way.bandwidth for way in ways)
-        start, switch = max(way.start for way in ways), max(way.switch for way in ways)
+    for names, routes in clusters(topology, net):
+        latency, bandwidth = max(route.latency for route in routes), min(route.bandwidth for route in routes)
+        start, switch = max(route.start for route in routes), max(route.switch for route in routes)
         link = Link("slowest", names, bandwidth, latency, start=start, switch=switch)
         within = among(topology, names)
         for machines in (replace(within, switches=(), links=(link,), routes=()), within):
@@ -149,18 +147,19 @@ def among(topology: Topology, names: Container[str]) -> Topology:
 
 
 def clusters(topology: Topology, net: Network) -> list[tuple[tuple[str, ...], list[Path]]]:
-    """Sets of two devices or more that routes of some bandwidth join, for each bandwidth of a route, largest first; with the
-    routes between their devices, one of those that are alike."""
+    """Sets of two devices or more that routes of at least some bandwidth join, for each bandwidth of a route, largest sets
+    first; with each the routes between its devices, one for all that are alike. Only the first ``MOST_CLASSES`` classes of
+    devices are looked at."""
     classes = device_classes(topology)[:MOST_CLASSES]
-    ways = {}  # devices that can be exchanged have the same routes to all others
+    routes = {}  # devices that can be exchanged have the same routes to all others
     for (i, own), (j, other) in itertools.combinations_with_replacement(enumerate(classes), 2):
         if i != j or len(own) > 1:
             ends = (own[0], other[0] if i != j else own[1])
             with suppress(Unreachable):
-                ways[i, j] = [net.path(*ends), net.path(*reversed(ends))]
+                routes[i, j] = [net.path(*ends), net.path(*reversed(ends))]
     joined, found = DisjointSets(len(classes)), dict[tuple[int, ...], None]()
-    by_width = sorted((-min(way.bandwidth for way in both), pair) for pair, both in ways.items())
-    for _, level in itertools.groupby(by_width, key=lambda way: way[0]):
+    by_width = sorted((-min(route.bandwidth for route in both), pair) for pair, both in routes.items())
+    for _, level in itertools.groupby(by_width, key=lambda one: one[0]):
         for _, (i, j) in level:
             joined.join(i, j)
             found |= {(i,): None} if i == j else {}
@@ -169,7 +168,7 @@ def clusters(topology: Topology, net: Network) -> list[tuple[tuple[str, ...], li
     sets = []
     for members in found:
         names = sorted(itertools.chain(*(classes[i] for i in members)), key=order.__getitem__)
-        inside = [way for (i, j), both in ways.items() if i in members and j in members for way in both]
+        inside = [route for (i, j), both in routes.items() if i in members and j in members for route in both]
         if len(names) > 1:
             sets.append((tuple(names), inside))
     return sorted(sets, key=lambda one: (-len(one[0]), order[one[0][0]]))
@@ -186,24 +185,6 @@ def _value(asked: Asked, solution: Solution, ends: float) -> float:
     stages = solution.stages or ()
     kinds = [asked.problem.kinds[kind] for kind, _ in stages]
     return link_value(asked, asked.members(uncut(stages)), solution.devices, kinds, ends)
-
-
-def devices_of_hosts(topology: Topology, problem: Problem) -> list[list[tuple[int, Kind]]]:
-    """Kinds, by number, with those of their devices that are on one host; of hosts with as many of each the first."""
-    found: dict[object, list[tuple[int, Kind]]] = {}
-    for host in topology.hosts:
-        own = {device.name for device in topology.devices if device.host == host.name}
-        kinds = [(number, _among(kind, own)) for number, kind in enumerate(problem.kinds)]
-        kinds = [(number, kind) for number, kind in kinds if kind.devices and kind.most >= kind.replicas]
-        if kinds and len(found) < MOST_HOSTS:
-            found.setdefault(tuple((number, kind.count) for number, kind in kinds), kinds)
-    return list(found.values())
-
-
-def _among(kind: Kind, names: Container[str]) -> Kind:
-    """The kind with those of its devices that are among ``names``."""
-    devices, *better = (tuple(name for name in own if name in names) for own in (kind.devices, *kind.better))
-    return replace(kind, devices=devices, better=tuple(own for own in better if own))
 
 
 def _unreplicated(problem: Problem) -> Problem | None:

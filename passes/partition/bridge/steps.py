@@ -107,8 +107,8 @@ class Steps:
 
     @cached_property
     def enough(self) -> float:
-        """Bytes that no stage needs more than."""
-        return most_bytes(self.module, self.microbatches) if self.flush else math.inf
+        """Bytes on a device, more than which no stage needs."""
+        return most_bytes(self.module, self.microbatches, flush=self.flush)
 
     @cached_property
     def stream(self) -> Problem:

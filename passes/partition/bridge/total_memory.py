@@ -45,9 +45,10 @@ def check_total_memory(module: Module, topology: Topology, microbatches: int) ->
     least = least_held(module, microbatches)
     values = len(module.resources) + sum(len(op.results) + 1 for op in module.entry.ops)
     most = sum(limits) + values * len(limits)
-    working = own_bytes(module.entry) if least <= most and not microbatches else ()
-    if least + max(working, default=0) > most:
+    largest = ""
+    if least <= most and not microbatches and (working := own_bytes(module.entry)):
+        least += max(working)
+        largest = f" and the workspace of {describe(module.entry.ops[working.index(max(working))])}"
+    if least > most:
         held, advice = held_in(module, training=microbatches > 0, saved=True)
-        if any(working):
-            held += f" and the workspace of {describe(module.entry.ops[working.index(max(working))])}"
-        raise over_all_memory(least + max(working, default=0), topology, held, advice)
+        raise over_all_memory(least, topology, held + largest, advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from random import Random
@@ -14,13 +15,17 @@ from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
+from passes.costs.learning import InFlight
 from passes.costs.memory.stage import most_bytes
 from passes.costs.network import network
 from passes.framework.base import PassContext, needed
+from passes.graph.graph import cuts_of
 from passes.partition.bridge.on_links import among, clusters, narrower
+from passes.partition.bridge.plan import with_stages
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.prepare.cost import CostPass
+from passes.stages.placement_from_ir import stage_memory
 from tests.passes.partition.layouts.test_stages import text_of
 
 NEAR = 1e-2
@@ -79,6 +84,30 @@ def test_a_plan_is_no_worse_than_one_of_fewer_choices(seed: int, options: dict[s
     plan, narrow = planned(module, **every), planned(module, **{**every, **fewer})
     assert plan.value <= narrow.value * (1 + NEAR)
     assert plan.bound <= narrow.value * (1 + 1e-9)
+
+
+def test_one_device_is_the_best_of_all_machines() -> None:
+    """The plan takes the five slow devices of one host, and is compared with a fast one of the other."""
+    text = text_of([256] * 5, False, [2, 5], [2, 2, 1, 1, 1, 1, 1], 1e9, 1e6)
+    module = CostPass().run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+    plan = planned(module, replicas=0, stages=2)
+    assert {name[:2] for stage in plan.stages for name in stage.devices} == {"d1"}
+    assert plan.single == planned(module, replicas=1, stages=1).value
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_stage_needs_more_than_the_most(seed: int, training: bool) -> None:
+    module, microbatches = random_module(seed, training=training), 4
+    count = len(module.entry.ops)
+    most = most_bytes(module, microbatches if training else 0)
+    for first, behind in itertools.combinations(range(count + 1), 2):
+        ends = sorted({0, first, behind, count})
+        own = [range(*pair) for pair in itertools.pairwise(ends)]
+        flight = InFlight.of(microbatches, [1] * len(own)) if training else None
+        staged = with_stages(module, own)
+        needs = stage_memory(staged, own, cuts_of(staged.entry), "sum" if training else "overlap", flight)
+        assert max(needed.total for needed in needs) <= most
 
 
 @pytest.mark.parametrize("seed", [7, 13, 15])
