@@ -12,8 +12,10 @@ pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
 modules: Any = pytest.importorskip("tests.dnnc.engines.torch.pytorch_modules", reason="the extra 'train' is not installed")
 
 pytestmark = pytest.mark.slow
-CLOSE, GROUPS = 4e-6, 5
+CLOSE = 4e-6
 """A unit in the last place of a float is 1.2e-7 of it; 5 steps of sums in another order make some of these."""
+GROUPS = 5
+"""Groups of modules that are exported together, since exporting and planning take longer than training."""
 
 
 def test_the_table_has_forty_modules_and_more() -> None:
@@ -23,8 +25,8 @@ def test_the_table_has_forty_modules_and_more() -> None:
 
 @pytest.mark.parametrize("number", range(GROUPS))
 def test_steps_are_pytorchs(number: int, tmp_path: Path) -> None:
-    """On a mesh, whose programs depend on the operators; those of the other plans are of one device, and hold whole models.
-    Each fifth module beside the others, as exporting and planning take longer than training."""
+    """On a mesh, where a rule of its own splits each operator. Other plans leave operators whole: the whole models below run
+    on these."""
     case = modules.together([*modules.CASES.values()][number::GROUPS])
     assert modules.Trial(case, tmp_path).difference("mesh") < CLOSE
 
