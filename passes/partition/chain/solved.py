@@ -218,7 +218,7 @@ class StageSolver:
             returned = {name: self.returned(sequence, cutter, name, number, readers[name]) for name in leaving}
             stage = StageTask(run, ops, form, problem, border, in_flight, buffers, returned)
             plan = self.plan_of(stage)
-            if plan is None:
+            if plan is None or (stated and plan.value >= NEVER):
                 return number
             made = {name: stage.made(plan.choices, name) for name in leaving}
             work = plan.value - math.fsum(float(send[name][made[name]]) for name in leaving)
