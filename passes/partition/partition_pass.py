@@ -30,7 +30,6 @@ from passes.costs.learning import ASYNCHRONOUS
 from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, PassContext, needed
-from passes.framework.expanded import on_expanded
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
 from passes.graph.serving import tokens_of
 from passes.graph.sizes import assessed
@@ -38,7 +37,6 @@ from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import LatticeSearch
 from passes.partition.bridge.on_links import among, narrower
-from passes.partition.bridge.total_memory import check_total_memory
 from passes.partition.faults import NotAnOption
 from passes.partition.options import MICROBATCHES, MeshOptions
 from passes.partition.place import PlacePass
@@ -87,26 +85,19 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     name: ClassVar[str] = "partition"
 
-    @on_expanded
-    def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for an option that names nothing, UsageError for options that exclude each other, Infeasible when
-        no plan fits, and NoBetterPlan where none is better than the incumbent."""
-        topology = needed(module, Topology)
-        self.check_options()
-        self._check_memory(module, topology, context)
-        with context.limited(self.name):
-            decodes = objective_of(self.objective).decodes
-            if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
-                return self._on_single_devices(module, context)
-            meshes = self._on_meshes(topology)
-            searches = [self._search_on(one, module) for one in meshes]
-            if self.mesh != ANY_FORM:
-                if len(searches) == 1:
-                    return self._on_one_form(searches[0], context)
-                return best_of(searches, context, self.name)
-            own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
-            last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes
-            return best_of([*searches, own] if last else [own, *searches], context, self.name)
+    def _found(self, module: Module, context: PassContext) -> Module:
+        topology, decodes = needed(module, Topology), objective_of(self.objective).decodes
+        if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
+            return self._on_single_devices(module, context)
+        meshes = self._on_meshes(topology)
+        searches = [self._search_on(one, module) for one in meshes]
+        if self.mesh != ANY_FORM:
+            if len(searches) == 1:
+                return self._on_one_form(searches[0], context)
+            return best_of(searches, context, self.name)
+        own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
+        last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes
+        return best_of([*searches, own] if last else [own, *searches], context, self.name)
 
     def check_options(self) -> None:
         """Raises UsageError for options that exclude each other, whatever the model."""
@@ -121,17 +112,18 @@ class PartitionPass(LatticeSearch, MeshOptions):
             self.check_comm()
 
     def _check_memory(self, module: Module, topology: Topology, context: PassContext) -> None:
-        """Raises Infeasible where all devices together have less memory than any plan holds."""
-        if self.device_memory or states_bytes(module.entry):
+        if self.device_memory:
             return
-        microbatches = self.microbatches or MICROBATCHES if self.mesh == ANY_FORM else self.step_microbatches
-        counted = microbatches if self.training else 0
         try:
-            check_total_memory(undecided(module), topology, counted)
+            super()._check_memory(module, topology, context)
         except Infeasible:
             # Taken apart, projections may hold less.
-            check_total_memory(undecided(self._for_meshes(module, context)), topology, counted)
+            super()._check_memory(self._for_meshes(module, context), topology, context)
             raise
+
+    @property
+    def _step_microbatches(self) -> int:
+        return super()._step_microbatches if self.mesh == ANY_FORM else self.step_microbatches
 
     def searched(self, module: Module, context: PassContext) -> Module:
         """The module with a plan on single devices and replicas, not placed yet. Raises as ``run``."""

@@ -41,6 +41,7 @@ from passes.partition.bridge.memory import within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
 from passes.partition.bridge.plan import Asked, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
+from passes.partition.bridge.total_memory import check_total_memory
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
 from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
@@ -91,10 +92,26 @@ class LatticeSearch(PlanOptions, Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for an option that names nothing, Infeasible when no plan fits, NoBetterPlan when none is better
-        than the incumbent."""
+        """Raises InvalidInput for an option that names nothing, UsageError for options that exclude each other, Infeasible when
+        no plan fits, and NoBetterPlan when none is better than the incumbent."""
+        self.check_options()
+        self._check_memory(module, needed(module, Topology), context)
         with context.limited(self.name):
-            return self.searched(module, context)
+            return self._found(module, context)
+
+    def _check_memory(self, module: Module, topology: Topology, context: PassContext) -> None:
+        """Raises Infeasible where all devices together have less memory than any plan holds."""
+        if not states_bytes(module.entry):
+            check_total_memory(undecided(module), topology, self._step_microbatches if self.training else 0)
+
+    @property
+    def _step_microbatches(self) -> int:
+        """Of a training step."""
+        return self.microbatches or MICROBATCHES
+
+    def _found(self, module: Module, context: PassContext) -> Module:
+        """The expanded module with its plan. Raises as ``run``."""
+        return self.searched(module, context)
 
     @property
     def form(self) -> str:

@@ -2,8 +2,8 @@
 
 The bound is a sum over all devices, so it holds for plans of any form: stages share out what is held; replicas hold it more
 than once, except states of decoders and values saved of microbatches, which they share out too; members of a mesh each hold a
-part, and the parts are the whole at least. In inference what one op makes and reads as an argument counts beside the weights:
-its stage has all of it while the op runs.
+part, and the parts are the whole at least; several stages of one device hold what each of them holds. In inference what one
+op makes and reads as an argument counts beside the weights: its stage has all of it while the op runs.
 """
 
 from __future__ import annotations

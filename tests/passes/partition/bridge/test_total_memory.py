@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from passes.costs.memory.liveness import own_bytes
+from passes.framework.base import PassContext
 from passes.partition import partition_pass
+from passes.partition.bridge import lattice_search
 from passes.partition.bridge.total_memory import least_held
+from passes.reference.reference_pass import ReferencePass
 from tests.passes.partition.bridge.test_steps import chain, planned
 
 WIDTHS = ([64, 64, 64, 64], [16, 256, 16, 8], [256, 8, 256])
@@ -40,7 +44,7 @@ def bytes_held(widths: list[int], form: dict[str, Any]) -> int:
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_no_search_finds_a_plan_within_less(widths: list[int], form: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the sum before them, the searches themselves say that nothing fits."""
-    monkeypatch.setattr(partition_pass, "check_total_memory", lambda *_: None)
+    monkeypatch.setattr(lattice_search, "check_total_memory", lambda *_: None)
     memory = (bytes_held(widths, form) - 1) // 2
     with pytest.raises(Infeasible):
         planned(chain(widths, 2, memory), time_limit=1.0, **form)
@@ -57,6 +61,32 @@ def test_the_sum_comes_before_a_search(form: dict[str, Any], monkeypatch: pytest
         planned(chain(WIDTHS[0], 2, bytes_held(WIDTHS[0], form) // 4), **form)
     assert [one.code for one in caught.value.diagnostics] == ["E3204"]
     assert caught.value.proven
+
+
+REFERENCE: tuple[dict[str, Any], ...] = (
+    {"objective": "latency"},
+    {"objective": "latency", "pieces": 2},
+    {"objective": "throughput", "split": "any"},
+    {"objective": "training", "split": "any"},
+)
+
+
+@pytest.mark.parametrize("form", REFERENCE, ids=str)
+def test_the_sum_comes_before_a_search_of_the_literature(form: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without it, where the search itself says that nothing fits."""
+    held = bytes_held(WIDTHS[0], {} if form["objective"] == "training" else {"objective": "throughput"})
+    given = chain(WIDTHS[0], 2, held // 4)
+
+    def told() -> list[str]:
+        with pytest.raises(Infeasible) as caught:
+            ReferencePass(**form).run(given, PassContext(dialects=DIALECTS))
+        return [one.code for one in caught.value.diagnostics]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lattice_search, "check_total_memory", lambda *_: None)
+        assert told()
+    monkeypatch.setattr(ReferencePass, "searched", lambda *_: pytest.fail("a search began"))
+    assert told() == ["E3204"]
 
 
 def test_what_one_op_works_on_counts_in_inference() -> None:
