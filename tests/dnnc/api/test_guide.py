@@ -24,6 +24,7 @@ def program() -> str:
     return str(block)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured_before(tmp_path / "cache", monkeypatch)
     done = subprocess.run(

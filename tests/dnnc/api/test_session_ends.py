@@ -23,7 +23,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("kind", ["mesh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("stages", "replicas"))])
 def test_a_token_out_of_range_fails_its_own_request(tmp_path: Path, kind: str) -> None:
     whole = load_onnxruntime().InferenceSession(lookup().SerializeToString())
     with nothing_left(), build_of(tmp_path, **PLANS[kind]).start() as session:

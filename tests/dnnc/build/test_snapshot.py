@@ -176,7 +176,7 @@ def test_weights_that_were_others_for_a_while(folder: Path) -> None:
         files.confirm()
 
 
-@pytest.mark.parametrize("moment", range(7))
+@pytest.mark.parametrize("moment", [0, 2, 4, 6])
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_build_replaced_while_it_is_opened(folder: Path, moment: int, filled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever file is opened last before another build takes the place: all files are of one build. ``filled``: a directory

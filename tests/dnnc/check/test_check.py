@@ -73,7 +73,10 @@ def test_a_model_and_its_stages_agree(tmp_path: Path, stages: int) -> None:
     assert report.to_json()["first_diverging_stage"] is None
 
 
-@pytest.mark.parametrize(("name", "stages"), [("bert", 2), ("gpt2", 3), ("resnet", 4)])
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [pytest.param("bert", 2, marks=pytest.mark.slow), pytest.param("gpt2", 3, marks=pytest.mark.slow), ("resnet", 4)],
+)
 def test_shared_models(tmp_path: Path, name: str, stages: int) -> None:
     path = SHARED / f"{name}.onnx"
     if not path.is_file():

@@ -133,6 +133,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory, shared_dir: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_equal_builds_for_equal_input(tmp_path: Path, shared_dir: Path, gpt2: Path) -> None:
     compiled(shared("gpt2", shared_dir), tmp_path / "two", "2", dims=DIMS["gpt2"], strategy="megatron")
     one, two = (

@@ -76,7 +76,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     ("model", "options"),
     [
         (MLP, ("--mesh", "3", "--uneven")),
-        (BERT, ("--mesh", "2x2", "--strategy", "megatron")),
+        pytest.param(BERT, ("--mesh", "2x2", "--strategy", "megatron"), marks=pytest.mark.slow),
         (BERT, ("--mesh", "2", "--stages", "2")),
     ],
 )

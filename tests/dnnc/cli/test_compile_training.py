@@ -263,7 +263,13 @@ def test_the_rows_of_a_plan_say_in_which_order_it_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
-@pytest.mark.parametrize("kind", [("--mesh", "2"), ("--schedule", "zb-v"), ("--mesh", "2", "--recompute", "stage")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ("--mesh", "2", "--recompute", "stage"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (("--mesh", "2"), ("--schedule", "zb-v"))),
+    ],
+)
 def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From its plan.json, which states the forward pass alone, and from its plan.ir with its rows."""
     made = ["compile", MLP, "-t", TWO, "--loss", "mse:y", "-q", "-o"]

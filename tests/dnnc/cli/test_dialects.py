@@ -16,7 +16,7 @@ MODULE = """module @m {opset.onnx = 20} {
 """
 
 
-@pytest.mark.parametrize("passes", ["", "cost"])
+@pytest.mark.parametrize("passes", ["", pytest.param("cost", marks=pytest.mark.slow)])
 def test_opt_refuses_an_operator_that_does_not_exist_where_it_stands(passes: str, tmp_path: Path) -> None:
     """Before, a pass that changed nothing let it through, and another was blamed for it."""
     path = tmp_path / "bad.ir"

@@ -177,7 +177,7 @@ def test_only_the_process_of_the_command_settles_the_garbage_collector(argument:
     [
         (signal.SIGINT, 130, "dnnc: interrupted"),
         (signal.SIGTERM, 143, "dnnc: ended by SIGTERM"),
-        (signal.SIGHUP, 129, "dnnc: ended by SIGHUP"),
+        pytest.param(signal.SIGHUP, 129, "dnnc: ended by SIGHUP", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_has_its_exit_code_and_leaves_nothing(number: signal.Signals, code: int, words: str, tmp_path: Path) -> None:
@@ -197,6 +197,7 @@ def test_a_signal_has_its_exit_code_and_leaves_nothing(number: signal.Signals, c
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
     """``nohup`` starts a command with SIGHUP ignored."""
     ignore = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"

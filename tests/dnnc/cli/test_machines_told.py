@@ -30,6 +30,7 @@ def test_workers_that_share_cores_promise_no_more_than_the_cores(tmp_path: Path,
     assert "cores" not in json.loads((out / "plan.json").read_text())["certificate"]
 
 
+@pytest.mark.slow
 def test_one_user_is_served_no_slower_than_by_one_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Four workers at half speed were the best plan of these, and slower than one with a core to itself."""
     model = "zoo:llama-7b,layers=2,hidden=192,heads=4,kv_heads=4,ffn=512,vocab=1000,cache=inplace,weights=declared"

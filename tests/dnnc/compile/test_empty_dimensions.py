@@ -27,7 +27,14 @@ CACHED = """g (float[B, P, 8] past, float[B, S, 8] x) => (float[B, S, 8] y, floa
 }"""
 
 
-@pytest.mark.parametrize("options", [[], ["--stages", "2"], ["--mesh", "2"], ["--objective", "latency"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--stages", "2"],
+        *(pytest.param(more, marks=pytest.mark.slow) for more in ([], ["--mesh", "2"], ["--objective", "latency"])),
+    ],
+    ids=" ".join,
+)
 def test_a_cache_before_its_first_token(options: list[str], tmp_path: Path) -> None:
     proto = model(CACHED)
     weights = np.random.default_rng(0).standard_normal((8, 8), np.float32)

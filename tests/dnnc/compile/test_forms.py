@@ -321,6 +321,7 @@ def test_many_stages_on_many_devices_have_blocks_that_are_small_enough(tmp_path:
     assert len(plan.stages) == 38
 
 
+@pytest.mark.slow
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (

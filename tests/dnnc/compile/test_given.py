@@ -291,7 +291,7 @@ VARYING = """g (float[64] x, int64 k) => (float[?] y, int64[?] i) {
 }"""
 
 
-@pytest.mark.parametrize("cut", ["places", "picked", "e"])
+@pytest.mark.parametrize("cut", ["places", *(pytest.param(cut, marks=pytest.mark.slow) for cut in ("picked", "e"))])
 def test_plans_cut_where_sizes_were_measured(tmp_path: Path, cut: str) -> None:
     """Stages hand over values of any size afterwards, also none and more than was measured."""
     path, out = str(tmp_path / "m.onnx"), tmp_path / "out"

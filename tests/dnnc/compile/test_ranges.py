@@ -85,7 +85,13 @@ BOTH = ("--dim", "B=1..4", "--dim", "S=0..12")
 
 @pytest.mark.parametrize(
     "options",
-    [BOTH, (*BOTH, "--stages", "3"), ("--dim", "B=2", "--dim", "ids.1=1..12", "--stages", "2")],
+    [
+        (*BOTH, "--stages", "3"),
+        *(
+            pytest.param(more, marks=pytest.mark.slow)
+            for more in (BOTH, ("--dim", "B=2", "--dim", "ids.1=1..12", "--stages", "2"))
+        ),
+    ],
     ids=" ".join,
 )
 def test_each_size_gives_the_outputs_of_the_model(options: tuple[str, ...], tmp_path: Path) -> None:

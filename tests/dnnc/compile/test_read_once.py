@@ -67,7 +67,7 @@ MAKERS: dict[str, tuple[Make, str]] = {
 TRAINING: dict[str, Any] = {"objective": "training", "microbatches": 2}
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=["in the model", *(pytest.param(name, marks=pytest.mark.slow) for name in ("beside it", "of IR text"))])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Make, Path]:
     """The model, how it was made, and the file of its weights."""
     maker, name = MAKERS[request.param]
@@ -221,6 +221,7 @@ raise SystemExit(code)
 """
 
 
+@pytest.mark.slow
 def test_each_file_of_a_command_is_opened_once(tmp_path: Path) -> None:
     given = tmp_path / "in"
     given.mkdir()

@@ -137,9 +137,9 @@ def write(path: Path, **parts: str) -> None:
     [
         {"token": LEARNED},
         {"token": LEARNED, "bias": LOOKED_UP},
-        {"opset": "23", "attention": ONE_OPERATOR},
-        {"logits": "batch, 11", "ending": ROW},
-        {"logits": "batch, 1, 11", "ending": LAST},
+        pytest.param({"opset": "23", "attention": ONE_OPERATOR}, marks=pytest.mark.slow),
+        pytest.param({"logits": "batch, 11", "ending": ROW}, marks=pytest.mark.slow),
+        pytest.param({"logits": "batch, 1, 11", "ending": LAST}, marks=pytest.mark.slow),
     ],
     ids=["learned", "looked up", "operator", "row", "last"],
 )
@@ -163,9 +163,11 @@ def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     "parts",
     [
         {"token": LEARNED, "window": WINDOW, "attention": UNBIASED},
-        {"token": TURNED, "attention": UNBIASED},
-        {"attention": UNBIASED},
-        {"attention": UNBIASED.replace("Where (mask, scored, lowest)", "Identity (scored)")},
+        pytest.param({"token": TURNED, "attention": UNBIASED}, marks=pytest.mark.slow),
+        pytest.param({"attention": UNBIASED}, marks=pytest.mark.slow),
+        pytest.param(
+            {"attention": UNBIASED.replace("Where (mask, scored, lowest)", "Identity (scored)")}, marks=pytest.mark.slow
+        ),
         {
             **{"past": "batch, 2, 1, past, 4", "present": "batch, 2, 1, total, 4", "place": "three"},
             **{"cache": BOTH, "attention": OF_BOTH},
@@ -262,7 +264,11 @@ def test_what_an_encoder_gives_may_pass_through(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(logits), np.asarray(wanted), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("token", [FROM_TWO, SLICED, ONE], ids=["from two", "sliced", "one"])
+@pytest.mark.parametrize(
+    "token",
+    [*(pytest.param(token, marks=pytest.mark.slow) for token in (FROM_TWO, SLICED)), ONE],
+    ids=["from two", "sliced", "one"],
+)
 def test_positions_read_otherwise_than_as_their_numbers_are_refused(token: str, tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", token=token, window=WINDOW, attention=UNBIASED)
     options = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT)

@@ -49,6 +49,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "ZOO", ("zoo:mlp,hidden=512",))
 
 
+@pytest.mark.slow
 @TWO_CORES
 @pytest.mark.usefixtures("short")
 def test_a_host_of_two_is_measured_and_the_other_kept() -> None:

@@ -130,7 +130,9 @@ def test_a_preset_of_several_types_is_no_type() -> None:
     assert caught.value.diagnostics[0].span is not None
 
 
-@pytest.mark.parametrize("target", ["jetson-orinx2", "tag-testbed", "a100-v100"])  # names with hyphens; unequal devices
+@pytest.mark.parametrize(
+    "target", ["jetson-orinx2", "tag-testbed", pytest.param("a100-v100", marks=pytest.mark.slow)]
+)  # names with hyphens; unequal devices
 def test_a_model_compiles_for_it(target: str, tmp_path: Path) -> None:
     options = CompileOptions("zoo:mlp,layers=4,hidden=64,batch=8", f"preset:{target}", tmp_path, plan_only=True)
     plan = compile_model(options).plan

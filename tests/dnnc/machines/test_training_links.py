@@ -43,7 +43,14 @@ def options(folder: Path, link: str, **more: Any) -> CompileOptions:
     return CompileOptions(MODEL, str(file), folder / "build", plan_only=True, **more)
 
 
-@pytest.mark.parametrize("more", [{"mesh": "2"}, {"mesh": "2", "strategy": "megatron"}, {"stages": 2, "mesh": "none"}, {}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mesh": "2", "strategy": "megatron"},
+        {"stages": 2, "mesh": "none"},
+        *(pytest.param(more, marks=pytest.mark.slow) for more in ({"mesh": "2"}, {})),
+    ],
+)
 def test_a_step_counts_them(tmp_path: Path, more: dict[str, Any]) -> None:
     """As if they were all that the link had; a plan for inference as if they were not there."""
     for trains, same in ((STEP, FAR), ({}, NEAR)):
@@ -59,6 +66,7 @@ def test_many_small_collectives_are_not_the_default(tmp_path: Path) -> None:
         assert stage.collectives < 3e-3, "no collective in each microbatch"
 
 
+@pytest.mark.slow
 def test_what_if_counts_them(tmp_path: Path) -> None:
     sink = DiagnosticSink()
     found, wanted = (what_if(options(tmp_path, link, **STEP), [], sink=sink).whole.value for link in (BOTH, FAR))

@@ -118,7 +118,9 @@ def test_a_wrong_size_that_depends_on_data_harms_no_run(tmp_path: Path) -> None:
     assert str(module.entry.results[0].type) == "tensor<3xf32>"
 
 
-@pytest.mark.parametrize("plan", [["--mesh", "2"], ["--cut", "a"], []])
+@pytest.mark.parametrize(
+    "plan", [["--mesh", "2"], *(pytest.param(plan, marks=pytest.mark.slow) for plan in (["--cut", "a"], []))]
+)
 def test_every_command_believes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: list[str]) -> None:
     proto = _text("float[8,16] x, float[16,16] w", "float[8,5] y", "a = MatMul(x, w)\n y = Relu(a)")
     path, build = str(save(proto, tmp_path)), str(tmp_path / "build")

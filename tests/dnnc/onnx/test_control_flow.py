@@ -40,7 +40,7 @@ def _agree(seed: int, folder: Path) -> bool:
 
 
 def test_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
-    assert sum(_agree(seed, tmp_path) for seed in range(9)) > 1
+    assert sum(_agree(seed, tmp_path) for seed in range(4)) > 1
 
 
 @pytest.mark.slow

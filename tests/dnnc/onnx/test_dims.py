@@ -80,7 +80,8 @@ def test_a_number_that_the_model_states_is_not_bound_to_another(tmp_path: Path) 
         load(proto, tmp_path, {"x.1": 4})
 
 
-@pytest.mark.parametrize("mask", ["added", pytest.param("expanded by the shape of the scores", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["added", "expanded by the shape of the scores"])
 def test_lengths_that_contradict_each_other_are_told(tmp_path: Path, mask: str) -> None:
     proto = model(DECODER.replace("MASKED", MASKS[mask]))
     dims: dict[str, int | str] = {"batch": 1, "seq": 1, "past": 4}

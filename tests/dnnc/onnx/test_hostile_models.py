@@ -456,6 +456,7 @@ print(*map(int, codes), int(peak) >> 10)
 """``ru_maxrss`` would count what the process that started this one held."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is bounded where the system tells how much there is")
 def test_inference_that_follows_values_stays_in_its_memory(tmp_path: Path) -> None:
     """Vectors of very many integers, which onnx follows one by one: made from shapes, and themselves a shape."""

@@ -87,6 +87,7 @@ def test_a_crash_of_inference_is_told_as_one_of_the_model(tmp_path: Path) -> Non
     assert process.returncode == 3
 
 
+@pytest.mark.slow
 def test_inference_keeps_to_its_time(tmp_path: Path) -> None:
     process = started(tmp_path, "--limit", "inference-seconds=1")
     said = process.communicate(timeout=60)[1]

@@ -72,7 +72,7 @@ def wide_decoder() -> ModelProto:
     return decoder(layers=2, heads=8, width=64, inner=1024, words=512)
 
 
-@pytest.mark.parametrize("strategy", ["", "megatron"])
+@pytest.mark.parametrize("strategy", [pytest.param("", marks=pytest.mark.slow), "megatron"])
 def test_grouped_queries_and_packed_weights_split_over_a_mesh(strategy: str, tmp_path: Path) -> None:
     """Heads with their rows of the packed projections, and blocks of the product after them."""
     found = rules_on_a_mesh(wide_decoder, WIDE, tmp_path, strategy)

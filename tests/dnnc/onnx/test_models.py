@@ -54,7 +54,7 @@ def test_shared_model(name: str, stages: int, shared_dir: Path, tmp_path: Path) 
     ("spec", "stages"),
     [
         ("zoo:mlp", 2),
-        ("zoo:resnet50,width=8,image=32,classes=10", 3),
+        pytest.param("zoo:resnet50,width=8,image=32,classes=10", 3, marks=pytest.mark.slow),
         ("zoo:bert-base,layers=2,hidden=32,heads=2,seq=8,vocab=50", 4),
         ("zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50", 2),
     ],

@@ -181,6 +181,7 @@ def test_the_file_gives_the_fitted_plans(
     assert main(["compile", WIDE, "-t", str(tmp_path / "new.toml"), "-o", str(tmp_path / "build"), "--plan-only", "-q"]) == 0
 
 
+@pytest.mark.slow
 def test_a_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three builds run here, each by real processes; then one is compiled again, and its row is of another plan."""
     rows = tmp_path / "measured" / "rows.csv"

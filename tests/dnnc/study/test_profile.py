@@ -183,6 +183,7 @@ def test_profiles_of_other_machines_are_refused(measured: Path, tmp_path: Path) 
     assert not Path(out).exists()
 
 
+@pytest.mark.slow
 def test_a_training_step_is_planned_by_measured_passes(trained: Path, measured: Path, tmp_path: Path) -> None:
     """The plan's step adds up what the file says of each op, forward and backward, for each of 4 microbatches."""
     command = ["compile", MODEL, "-t", "preset:cpu-1", "--objective", "training", "--microbatches", "4", "--plan-only", "-q"]

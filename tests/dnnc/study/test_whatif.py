@@ -51,7 +51,11 @@ def compiled(model: str, topology: Path, tmp_path: Path, **options: object) -> t
     return plan.value, plan.bound
 
 
-@pytest.mark.parametrize("options", [{"mesh": "none"}, {"mesh": "none", "stages": 2}, {"objective": "training"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"mesh": "none"}, {"mesh": "none", "stages": 2}, pytest.param({"objective": "training"}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_rows_are_compiles_for_these_machines(machines: Path, tmp_path: Path, options: dict[str, object]) -> None:
     topology = load_topology(str(machines), DiagnosticSink())
     asked = CompileOptions(MODEL, str(machines), tmp_path, **options)  # type: ignore[arg-type]

@@ -52,7 +52,9 @@ TRAINING = {"op-bert_l-3_training": 65.303149, "layer-bert24_training": 41.7458,
 """Contiguous training optima (max FW + BW) of the reference, to the digits it prints."""
 
 
-@pytest.mark.parametrize("name", sorted(TRAINING))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("op-")) for name in sorted(TRAINING)]
+)
 def test_training_of_the_reference_table(shared_dir: Path, name: str) -> None:
     path = shared_dir / "workloads" / "device-placement" / "throughput" / f"{name}.json"
     result = solve_file(SolveOptions(str(path)), sink=DiagnosticSink())
@@ -305,7 +307,7 @@ SHORT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SHORT)
 def test_no_limit_is_too_short_for_a_plan_or_a_proof_that_there_is_none(tmp_path: Path, name: str) -> None:
     """A second search ends with one where the first had no time; seeds with memory that binds and few CPUs among them."""
-    for seed in range(30):
+    for seed in range(12):
         data = random_placement(seed)
         longer, short = (solve(tmp_path, data, **SHORT[name], time_limit=limit) for limit in (60.0, 0.0))
         assert longer.status == "optimal" or longer.status == short.status == "infeasible"

@@ -74,6 +74,7 @@ def test_summaries_say_the_parameters() -> None:
         assert f"{build_model(entry.name).parameters:,} parameters" in entry.summary
 
 
+@pytest.mark.slow
 def test_building_reads_and_makes_no_weights() -> None:
     for entry in entries():
         tracemalloc.start()

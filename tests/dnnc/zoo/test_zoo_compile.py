@@ -10,7 +10,11 @@ from dnnc.cli import main
 from tests.dnnc.onnx.test_models import compile_and_check
 from tests.dnnc.zoo.zoo_models import SMALL
 
-FAMILIES = ("gpt3-175b", "llama-70b", "mixtral-8x7b", "by capacity", "t5-large", "vit-base")
+FAMILIES = (
+    "by capacity",
+    "t5-large",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt3-175b", "llama-70b", "mixtral-8x7b", "vit-base")),
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

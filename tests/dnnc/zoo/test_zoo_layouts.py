@@ -36,7 +36,7 @@ def test_every_op_has_a_rule(name: str, batch: int) -> None:
     assert coverage(canonical(module)) == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "inception-v3")) for name in NAMES])
 def test_shards_compute_the_same(name: str) -> None:
     compare(build(small(name, 4)), Path())
 

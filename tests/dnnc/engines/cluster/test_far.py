@@ -27,6 +27,7 @@ from tests.dnnc.engines.onnxruntime.processes import end_starter
 APART = {"cpu0": "a", "cpu1": "a", "cpu2": "b"}
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_one_host(tmp_path: Path) -> None:
     """Stages 0 and 1 share memory, stage 2 is on another host; one value has another shape in each microbatch."""
     build = make_build(

@@ -73,6 +73,7 @@ def killings(pipeline: Pipeline, processes: FarProcesses, seed: int) -> Iterator
             yield lambda: os.kill(generator.choice(pipeline.processes), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_when_a_host_is_lost(tmp_path: Path) -> None:
     build = make_build(tmp_path, "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     processes = on_hosts(build, {"cpu0": "a"}, tmp_path / "cache")

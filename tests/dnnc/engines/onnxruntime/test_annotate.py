@@ -38,7 +38,15 @@ def shards(spec: onnx.ShardingSpecProto, shape: tuple[int, ...]) -> dict[int, np
     return {device: part for key, part in zip(spec.device, parts, strict=True) for device in groups.get(key, [key])}
 
 
-@pytest.mark.parametrize(("mesh", "strategy"), [("4", "megatron"), ("2x2", "megatron"), ("2x2", "data"), ("4", "replicate")])
+@pytest.mark.parametrize(
+    ("mesh", "strategy"),
+    [
+        ("4", "megatron"),
+        pytest.param("2x2", "megatron", marks=pytest.mark.slow),
+        ("2x2", "data"),
+        pytest.param("4", "replicate", marks=pytest.mark.slow),
+    ],
+)
 def test_specs_are_the_boxes_of_the_members(mesh: str, strategy: str, tmp_path: Path) -> None:
     module, proto = built(tmp_path / "b", mesh, strategy)
     assert annotation_faults(proto, 1) == ()

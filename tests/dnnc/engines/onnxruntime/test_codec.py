@@ -45,7 +45,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(MESSAGES)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_messages_round_trip(message: dict[str, Any]) -> None:
     data = b"".join(encode({name: from_user(value) for name, value in message.items()}))
     found = {name: to_user(value) for name, value in decode(np.frombuffer(data, np.uint8)).items()}

@@ -43,7 +43,12 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.mark.parametrize(
-    "sizes", [Sizes(), Sizes(chunk=1), Sizes(batch=3, groups=1, chunk=16), Sizes(batch=1, groups=8, chunk=5)]
+    "sizes",
+    [
+        Sizes(),
+        Sizes(batch=1, groups=8, chunk=5),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (Sizes(chunk=1), Sizes(batch=3, groups=1, chunk=16))),
+    ],
 )
 def test_answers_that_begin_and_end_at_different_times(tmp_path: Path, sizes: Sizes) -> None:
     """More requests than places, prompts of one and several chunks, answers of unlike lengths."""
@@ -159,9 +164,9 @@ def test_a_build_without_states_generates_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("devices", "serving", "sizes"),
     [
-        ((("a",), ("b", "c")), {}, Sizes()),
+        pytest.param((("a",), ("b", "c")), {}, Sizes(), marks=pytest.mark.slow),
         ((("a", "b"), ("c", "d")), {0: (0, 1, 1, 1), 1: (1, 0, 0, 1)}, Sizes(batch=1, groups=4)),
-        ((("a", "b"), ("b",)), {0: (0, 1, 0)}, Sizes(groups=3, chunk=1)),
+        pytest.param((("a", "b"), ("b",)), {0: (0, 1, 0)}, Sizes(groups=3, chunk=1), marks=pytest.mark.slow),
     ],
     ids=["a replica for each group", "unlike shares", "a device of two stages"],
 )

@@ -138,7 +138,9 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize(
+    "name", ["bert", "resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama", "vit"))]
+)
 def test_shared_models_run_the_same(shared_dir: Path, name: str) -> None:
     path = shared_dir / "models" / f"{name}.onnx"
     sink = DiagnosticSink()

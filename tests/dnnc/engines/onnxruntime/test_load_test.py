@@ -30,7 +30,7 @@ def _save(text: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("length", "flag"), [(3, True), (4, False)])
+@pytest.mark.parametrize(("length", "flag"), [(3, True), pytest.param(4, False, marks=pytest.mark.slow)])
 def test_a_branch_never_taken_may_contradict_the_dims(tmp_path: Path, length: int, flag: bool) -> None:
     path = _save(BRANCHES, tmp_path)
     out = tmp_path / "out"

@@ -89,6 +89,7 @@ def test_more_shared_memory_than_there_is(tmp_path: Path) -> None:
     assert caught.value.diagnostics[0].where == str(folder)
 
 
+@pytest.mark.slow
 def test_every_run_gives_the_same_bits(tmp_path: Path) -> None:
     build = Build.open(pair(tmp_path, 4, 2000))
     found = [run_build(build, inputs(1, 2000)).outputs[0]["y"].tobytes() for _ in range(2)]

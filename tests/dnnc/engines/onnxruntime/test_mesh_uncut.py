@@ -52,8 +52,8 @@ def model(folder: Path, kind: str) -> Path:
     ("kind", "strategy"),
     [
         ("string", ()),
-        ("uint4", ()),
-        ("float8_e4m3fn", ()),
+        pytest.param("uint4", (), marks=pytest.mark.slow),
+        pytest.param("float8_e4m3fn", (), marks=pytest.mark.slow),
         ("int4", ("--strategy", "replicate")),
     ],
 )

@@ -102,7 +102,7 @@ def test_terms_of_a_scalar_cross_stages(tmp_path: Path) -> None:
     right(parsed(SCALAR), [(2,), (2,)], 0, tmp_path)
 
 
-@pytest.mark.parametrize("shapes", [[(1,), (2,)], [(2, 2), (2,)]])
+@pytest.mark.parametrize("shapes", [[(1,), (2,)], pytest.param([(2, 2), (2,)], marks=pytest.mark.slow)])
 def test_shapes_that_data_decides_cross_whole(shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
     right(parsed(DYNAMIC), shapes, 0, tmp_path)
 

@@ -52,9 +52,9 @@ def _right() -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 @pytest.mark.parametrize(
     ("text", "more", "cuts"),
     [
-        (TEXT, {}, ()),
+        pytest.param(TEXT, {}, (), marks=pytest.mark.slow),
         (TEXT, {}, ("h",)),
-        (GIVEN, {"mean": MEAN, "variance": VARIANCE}, ("h",)),
+        pytest.param(GIVEN, {"mean": MEAN, "variance": VARIANCE}, ("h",), marks=pytest.mark.slow),
         (INSIDE, {"c": np.array(True)}, ("h",)),
     ],
     ids=["weights", "weights of a second stage", "inputs", "branch"],

@@ -31,7 +31,7 @@ def replicated(build: Build, counts: tuple[int, ...]) -> Build:
 
 @pytest.mark.parametrize(
     ("stages", "counts"),
-    [(SPLIT, (1, 3, 2)), (SIZELESS, (2, 1, 3))],
+    [pytest.param(SPLIT, (1, 3, 2), marks=pytest.mark.slow), (SIZELESS, (2, 1, 3))],
     ids=["fixed, 1-3-2", "sizeless, 2-1-3"],
 )
 def test_microbatches_take_turns(tmp_path: Path, stages: tuple[str, ...], counts: tuple[int, ...]) -> None:

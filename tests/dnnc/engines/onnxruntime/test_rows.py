@@ -69,7 +69,7 @@ def shuffled(build: Build, random: Random, tries: int) -> Build:
     ("devices", "comm", "size"),
     [
         ((("p",), ("q",), ("p",), ("q",)), "sum", "n"),
-        ((("p",), ("q",), ("q",), ("r",)), "duplex", "3"),
+        pytest.param((("p",), ("q",), ("q",), ("r",)), "duplex", "3", marks=pytest.mark.slow),
         pytest.param((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "3", marks=pytest.mark.slow),
         ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "n"),
     ],

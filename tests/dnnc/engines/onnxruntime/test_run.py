@@ -214,7 +214,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_run(
         run_command(RunCommand(build.folder, outputs=tmp_path / place))
 
 
-@pytest.mark.parametrize("ahead", [1.0, 0.0])
+@pytest.mark.parametrize("ahead", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_many_random_microbatches(build: Build, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     """plan.ir is read once for all of them; drawn before the run or while they are fed, they are the same."""
     wanted = [random_inputs(build, seed=5 + number) for number in range(12)]

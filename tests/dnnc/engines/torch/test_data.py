@@ -297,6 +297,7 @@ def test_a_loader_forks_its_workers_while_the_ranks_start(build: Path, people: A
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_sample_ends_with_exit_code_3(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_shards(tmp_path / "shards")
     wrong = samples(19)["labels"]

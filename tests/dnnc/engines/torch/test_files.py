@@ -72,6 +72,7 @@ def test_nor_by_a_rank_that_was_started_by_hand(build: Path) -> None:
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_a_rank_by_hand_verifies_the_build(build: Path) -> None:
     (build / "stages/stage1.py").write_text("raise SystemExit(99)\n")
     done = subprocess.run([*RANK, str(build)], capture_output=True, text=True)

@@ -9,6 +9,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+pytestmark = pytest.mark.slow  # the exporter of PyTorch takes seconds to load
 
 import onnx  # noqa: E402
 from torch import nn  # noqa: E402

@@ -57,6 +57,7 @@ def test_sockets_are_seen(address: str) -> None:
         assert address in listeners(os.getpid())
 
 
+@pytest.mark.slow
 def test_a_run_listens_nowhere(tmp_path: Path) -> None:
     built = tmp_path / "built"
     assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-q", "-o", str(built)]) == 0
