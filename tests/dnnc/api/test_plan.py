@@ -19,7 +19,7 @@ from tests.dnnc.api.models import batch, lookup
 MLP = "zoo:mlp,layers=2,hidden=16,batch=4"
 
 
-@pytest.mark.parametrize("spelled", ["path", "proto"])
+@pytest.mark.parametrize("spelled", ["path", pytest.param("proto", marks=pytest.mark.slow)])
 def test_a_model_is_a_file_or_an_object(tmp_path: Path, spelled: str) -> None:
     onnx.save(lookup(), tmp_path / "model.onnx")
     model: Any = tmp_path / "model.onnx" if spelled == "path" else lookup()

@@ -38,7 +38,7 @@ def test_a_token_out_of_range_fails_its_own_request(tmp_path: Path, kind: str) -
         assert session.processes == processes
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_dead_process_ends_the_session_and_says_so(tmp_path: Path, stage: int) -> None:
     with nothing_left(), build_of(tmp_path, cuts=["p"]).start() as session:
         session.run(None, batch())

@@ -74,6 +74,7 @@ sys.exit(solve_apart(problem, below=1e9, seconds=20, gap=0, watch=lambda value, 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_numba_takes_no_settings_from_there(tmp_path: Path) -> None:
     """`.numba_config.yaml` could name the folder of numba's cache, and what lies in a cache is run."""
     (tmp_path / "yaml.py").write_text("def safe_load(file): return {'cache_dir': 'poisoned'}\n")  # as if PyYAML were installed

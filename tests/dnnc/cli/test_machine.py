@@ -57,6 +57,7 @@ def test_too_few_descriptors(descriptors: int, build: Path) -> None:
     assert "ended without a word" not in said
 
 
+@pytest.mark.slow
 def test_a_stage_process_with_too_few_says_so_too(build: Path) -> None:
     """The limit of the stage processes alone: they inherit it from a starter that lowers its own once its pipes are made."""
     code = f"""

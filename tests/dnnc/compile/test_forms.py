@@ -254,7 +254,9 @@ def test_parts_by_speed_are_searched_wherever_any_number_of_stages_is(tmp_path: 
     assert ("kinds" in dict(plan.certificate)) == ("mesh" not in asked), "one kind is no choice"
 
 
-@pytest.mark.parametrize(("machines", "meshes"), [("cpu-3,cores=3", ""), ("2xh100x2", "of 1, 2 or 4 devices")])
+@pytest.mark.parametrize(
+    ("machines", "meshes"), [("cpu-3,cores=3", ""), pytest.param("2xh100x2", "of 1, 2 or 4 devices", marks=pytest.mark.slow)]
+)
 def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, machines: str, meshes: str) -> None:
     """Optimal was said of all meshes, though those of some sizes were left out."""
     for asked in ({}, {"objective": "training"}):

@@ -192,7 +192,9 @@ PUBLIC = {
 """Optima; the best known before: 100.2185 (within 1 %) and 408.4773 (within 9.6 %)."""
 
 
-@pytest.mark.parametrize(("name", "pieces"), PUBLIC)
+@pytest.mark.parametrize(
+    ("name", "pieces"), [pytest.param(*case, marks=[pytest.mark.slow] * case[0].startswith("op-")) for case in PUBLIC]
+)
 def test_public_workloads_are_solved_and_proven(shared_dir: Path, name: str, pieces: int) -> None:
     path = shared_dir / "workloads" / "device-placement" / "latency" / f"{name}.json"
     result = solve_file(SolveOptions(str(path), objective="latency", pieces=pieces), sink=DiagnosticSink())

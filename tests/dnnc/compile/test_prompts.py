@@ -26,7 +26,14 @@ def first_token(told: str) -> str:
     return next(part for part in told.split("; ") if "to the first token" in part).split(" to ")[0]
 
 
-@pytest.mark.parametrize(("objective", "groups"), [("tokens", 2), ("token-latency", 1), ("throughput", 2)])
+@pytest.mark.parametrize(
+    ("objective", "groups"),
+    [
+        pytest.param("tokens", 2, marks=pytest.mark.slow),
+        ("token-latency", 1),
+        pytest.param("throughput", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_the_prompt_program_fits_too(objective: str, groups: int, tmp_path: Path) -> None:
     """A step needs 351 KiB with two groups; 32 less with one; a chunk of 31 tokens 90 more, of 15 tokens 35 more."""
     for memory, chunk in ((600, 31), (420, 15), (352, 1)):

@@ -298,7 +298,7 @@ def test_a_row_of_positions_for_each_head_is_not_one_for_each_of_as_many_sequenc
 @pytest.mark.parametrize(
     ("most", "token", "reads"),
     [
-        (299, LEARNED, r"reads %bias \(Slice\), which is too large to be judged"),
+        pytest.param(299, LEARNED, r"reads %bias \(Slice\), which is too large to be judged", marks=pytest.mark.slow),
         (300, SLICED, "the model computes %place from the length"),
     ],
     ids=["biases", "positions"],

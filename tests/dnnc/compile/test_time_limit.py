@@ -114,7 +114,7 @@ latency = "5 us"
 """
 
 
-@pytest.mark.parametrize("objective", ["throughput", "training"])
+@pytest.mark.parametrize("objective", ["throughput", pytest.param("training", marks=pytest.mark.slow)])
 def test_on_unequal_devices_a_search_that_was_left_out_has_a_bound(objective: str, tmp_path: Path) -> None:
     """It had been 0. No plan of a whole search is below it, and ``verify-plan`` finds nothing wrong."""
     (tmp_path / "m.toml").write_text(UNEQUAL)

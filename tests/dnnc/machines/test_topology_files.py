@@ -519,7 +519,7 @@ def test_links_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_routes_of_a_whole_data_centre_are_refused_and_of_a_bus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LIMITS", Limits(route_steps=50_000))
-    unlike = read_topology(HEAD + devices(150, unlike=True) + LINKS)
+    unlike = read_topology(HEAD + devices(300, unlike=True) + LINKS)
     with pytest.raises(InvalidInput, match="too many routes"):
         network.Network(unlike).port("d0")
     bus = read_topology(HEAD + devices(5_000) + '[[links]]\nends = ["d*", "s"]\nbandwidth = "1 GB/s"\n')

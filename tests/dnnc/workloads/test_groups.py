@@ -71,7 +71,7 @@ def test_an_interrupt_keeps_a_plan_and_a_bound(tmp_path: Path, at: int) -> None:
     assert (result.status == "optimal") == (result.bound == result.objective)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from(((1, 3), (2, 2), (3, 1), (2, 3))),

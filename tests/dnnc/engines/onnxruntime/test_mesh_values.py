@@ -107,12 +107,12 @@ def test_shapes_that_data_decides_cross_whole(shapes: list[tuple[int, ...]], tmp
     right(parsed(DYNAMIC), shapes, 0, tmp_path)
 
 
-@pytest.mark.parametrize("weights", ["shared", "per-stage"])
+@pytest.mark.parametrize("weights", ["shared", pytest.param("per-stage", marks=pytest.mark.slow)])
 def test_weights_that_only_leave(weights: str, tmp_path: Path) -> None:
     right(parsed(HANDED), [(2,)], 0, tmp_path, weights)
 
 
-@pytest.mark.parametrize(("width", "weights"), [(4, "shared"), (40, "per-stage")])
+@pytest.mark.parametrize(("width", "weights"), [(4, "shared"), pytest.param(40, "per-stage", marks=pytest.mark.slow)])
 def test_interleaved_heads_are_split(width: int, weights: str, tmp_path: Path) -> None:
     """Parts of small weights lie in the models, of large ones in files; heads are no contiguous columns of either."""
     module = through(ir.parse_module(HEADS.replace("WIDTH", str(width))), UnfusePass(), CostPass())

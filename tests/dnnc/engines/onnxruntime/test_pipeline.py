@@ -56,7 +56,7 @@ def test_skip_connections_and_many_microbatches(tmp_path: Path) -> None:
     assert sorted(computed) == [(s, m) for s in range(3) for m in range(40)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_chains_of_stages(tmp_path: Path, count: int) -> None:
     texts = [f"g (float[5] v{i}) => (float[5] v{i + 1}) {{ v{i + 1} = Sin(v{i}) }}" for i in range(count)]
     expected = x = floats(7, 5)

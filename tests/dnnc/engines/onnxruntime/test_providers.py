@@ -95,6 +95,7 @@ def test_a_missing_provider_is_an_error_that_says_what_to_install(
         Pipeline(build)
 
 
+@pytest.mark.slow
 def test_the_cpu_by_name_gives_the_bits_of_no_name(tmp_path: Path, plain: Build) -> None:
     named = built(tmp_path, 'provider = "CPUExecutionProvider"')
     assert named.providers == {"b": Provider()}

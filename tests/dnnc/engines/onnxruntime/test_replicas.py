@@ -52,6 +52,7 @@ def test_microbatches_take_turns(tmp_path: Path, stages: tuple[str, ...], counts
             begun += count
 
 
+@pytest.mark.slow
 def test_a_large_message_of_unknown_size_finds_its_replica(tmp_path: Path) -> None:
     """Larger than a slot's area, so it streams through several slots of one edge while other edges wait."""
     build = replicated(make_build(tmp_path, *SIZELESS), (1, 2, 1))

@@ -79,6 +79,7 @@ def test_from_a_file_to_a_file(tmp_path: Path, build: Build) -> None:
     assert 0 < fields["cores"] <= 1
 
 
+@pytest.mark.slow
 def test_random_inputs_are_the_same_for_the_same_seed(build: Build) -> None:
     first, again = (run_command(RunCommand(build.folder, microbatches=2)) for _ in range(2))
     other = run_command(RunCommand(build.folder, microbatches=2, seed=9))

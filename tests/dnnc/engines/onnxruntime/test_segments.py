@@ -14,6 +14,7 @@ from tests.dnnc.sealing import older
 MODEL = "zoo:gpt2,layers=1,hidden=64,seq=8,vocab=128,positions=16"
 
 
+@pytest.mark.slow
 def test_members_of_an_older_build_are_cut_again_as_they_were(tmp_path: Path) -> None:
     """Stages on meshes, between which parts cross, from a plan.ir without programs."""
     compile_model(CompileOptions(MODEL, "preset:cpu-4,cores=4", tmp_path, mesh="2", stages=2, strategy="megatron"))

@@ -27,6 +27,7 @@ print(held() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_convolutions_that_are_laid_out_anew_are_held_once(tmp_path: Path) -> None:
     """Their weights lie in files, as those of builds do; onnxruntime lays out those of convolutions anew."""

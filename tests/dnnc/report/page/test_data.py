@@ -70,6 +70,7 @@ def test_seconds_of_operators_add_up_to_those_of_their_stage(kind: str) -> None:
         assert sum(len(layer.rows) for layer in own) == stage.ops
 
 
+@pytest.mark.slow
 def test_equal_layers_stand_once_with_their_number() -> None:
     few, many = (page_data(planned(f"layers {count}")) for count in (6, 14))
     assert len(few["variants"]) == len(many["variants"])
