@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+import pytest
 
 from dnnc.build.build import Build
 from dnnc.compile.driver import CompileOptions, compile_model
