@@ -300,7 +300,7 @@ def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint
     parts, states = dict[str, Part](), dict[str, float]()
     for name, box in step.loaded(rank).items():
         resource = step.resources[name]
-        parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
+        parts[name[1:]] = Part(tensor_type(resource.type).dtype, _shape(step, name), box)
         if isinstance(resource.data, Splat):
             states[name[1:]] = float(resource.data.value)
     weights = _resumed(step, parts, resumed) if resumed is not None else {}
@@ -310,7 +310,7 @@ def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint
         weights.update(_averages_begun(step, parts, weights.keys(), resumed))
     for name, value in states.items():
         if name not in weights:
-            weights[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
+            weights[name] = torch.full([length for _, length in parts[name].box], value, dtype=torch_dtype(parts[name].dtype))
     return weights
 
 

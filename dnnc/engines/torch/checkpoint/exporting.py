@@ -11,7 +11,6 @@ import torch
 from dnnc.engines.onnxruntime.write import write_model
 from dnnc.engines.torch.checkpoint.stored import Checkpoint
 from dnnc.engines.torch.checkpoint.tensors import Part, Position, TensorFile, write_tensors
-from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import WeightNotInModel
 from dnnc.engines.torch.module.faults import NoAverages
 from dnnc.onnx.model import ImportedModel
@@ -71,4 +70,4 @@ def _part(resource: Resource) -> Part:
     """All of a weight of the model."""
     type_ = without_layout(resource.type)
     assert isinstance(type_, TensorType)
-    return Part.whole(torch_dtype(type_.dtype), (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]
+    return Part.whole(type_.dtype, (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]

@@ -17,21 +17,22 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
-
-import torch
-import torch.distributed as dist
+from typing import TYPE_CHECKING
 
 from dnnc.build.training import Step, tensor_type
 from dnnc.engines.torch.checkpoint.stored import Checkpoint, file_of, publish
 from dnnc.engines.torch.checkpoint.tensors import Box, Part, Position, write_tensors
-from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.faults import FileNotWritten, FolderNotShared, WeightNotFinite
 from dnnc.engines.torch.launch.job import UNFINISHED
 from ir.core.diagnostics import DnncError, InvalidInput
 from ir.core.facets import FORWARD, phase_of
+from ir.core.types import DType
 from ir.ops.grads import ASSIGN
 from ir.ops.optimizers import AVERAGED, COUNTED
 from ir.system.scratch import PARTIAL, locked_folder, remove_dead
+
+if TYPE_CHECKING:  # whoever starts the hosts of a training needs ``owned`` alone
+    import torch
 
 _LOOK = 0.02
 """Seconds between two looks for the files of other ranks, and for the end of a thread."""
@@ -67,14 +68,14 @@ def owned(step: Step, names: Iterable[str]) -> dict[int, dict[str, Part]]:
     bytes_of = [0] * len(held)
     for name in sorted(names):
         type_ = tensor_type(step.resources[name].type)
-        dtype, shape = torch_dtype(type_.dtype), tuple(int(dim) for dim in type_.shape or ())  # type: ignore[arg-type]
+        shape = tuple(int(dim) for dim in type_.shape or ())  # type: ignore[arg-type]
         holders: dict[Box, list[int]] = {}
         for rank, boxes in enumerate(held):
             if name in boxes:
                 holders.setdefault(boxes[name], []).append(rank)
         for box, ranks in holders.items():
             if not any(_inside(box, other) for other in holders if other != box):
-                writer, part = min(ranks, key=lambda rank: (bytes_of[rank], rank)), Part(dtype, shape, box)
+                writer, part = min(ranks, key=lambda rank: (bytes_of[rank], rank)), Part(type_.dtype, shape, box)
                 parts.setdefault(writer, {})[name[1:]] = part
                 bytes_of[writer] += part.nbytes
     return parts
@@ -141,7 +142,7 @@ class Saver:
         copies = {weight: weights[weight].detach().to("cpu", copy=True) for weight in parts}
         if self.rank == 0:
             copies |= self._counts(position.step)
-            parts = {**parts, **{name: Part.whole(count.dtype, ()) for name, count in copies.items() if name not in parts}}
+            parts = {**parts, **{name: Part.whole(DType.I64, ()) for name in copies if name not in parts}}
         target = self.folder / (name or f"step{position.step}")
         folder = target if self.apart else self._shared(target)
         self._fraction = 0.0
@@ -150,6 +151,8 @@ class Saver:
 
     def _counts(self, done: int) -> dict[str, torch.Tensor]:
         """The counts of microbatches behind ``done`` steps; without those that an older checkpoint does not tell."""
+        import torch
+
         before, base = self.resumed, dict.fromkeys(counted(self.step), 0)
         if before is not None and before.position.step:
             base = {name: int(before.tensor(name)) for name in base if name in before.names}
@@ -177,6 +180,9 @@ class Saver:
         """A new folder for the files of all ranks, which rank 0 makes. Raises InvalidInput where it cannot be made, or is not
         there for this rank, which has a file to put there: rank 0 does not wait for a rank without one, so the folder may
         have its own name before such a rank looks."""
+        import torch
+        import torch.distributed as dist
+
         text = torch.zeros(_NAME_BYTES, dtype=torch.uint8)
         if self.rank == 0:
             try:
@@ -225,6 +231,8 @@ class Saver:
 
 def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
     """Raises InvalidInput where a weight holds NaN or an infinity."""
+    import torch
+
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
         raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)

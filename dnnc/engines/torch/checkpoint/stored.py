@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from dnnc.build.transaction import put_in_place, refuse_foreign
 from dnnc.engines.torch.checkpoint.tensors import Box, Entry, Part, Position, TensorFile
@@ -32,6 +31,9 @@ from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile
 from ir.system.files import open_input, read_input
 from ir.text.json_text import parse_json
+
+if TYPE_CHECKING:
+    import torch
 
 INITIAL = "weights.safetensors"
 INDEX = "index.json"
@@ -180,7 +182,11 @@ class Checkpoint:
         for file, entry in pieces:
             if _common(box, entry.part.box) == box:
                 return file.read(name, _within(box, entry.part.box))
-        found, left = torch.empty([length for _, length in box], dtype=pieces[0][1].part.dtype), [box]
+        import torch
+
+        from dnnc.engines.torch.exchange import torch_dtype
+
+        found, left = torch.empty([length for _, length in box], dtype=torch_dtype(pieces[0][1].part.dtype)), [box]
         for file, entry in pieces:
             if (common := _common(box, entry.part.box)) is not None:
                 place = tuple(slice(start, start + length) for start, length in _within(common, box))
@@ -265,4 +271,4 @@ def _without(box: Box, taken: Box) -> Iterator[Box]:
 
 
 def _words(part: Part) -> str:
-    return f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
+    return f"{part.dtype.numpy_name}{list(part.shape)}"

@@ -6,7 +6,8 @@ of the data, of which tensors the file has a part alone (``parts``: shape of the
 all these and of the elements.
 
 Invariants: neither reading nor writing holds more than one tensor beside those of the caller; equal tensors give equal bytes;
-a file has its name once it is whole; an open file is read through its descriptor alone.
+a file has its name once it is whole; an open file is read through its descriptor alone. torch, which takes seconds to
+import, is imported only where elements are read or written: who starts ranks opens and verifies checkpoints without it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-import torch
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnc.engines.torch.faults import (
     CheckpointChanged,
@@ -33,9 +32,13 @@ from dnnc.engines.torch.faults import (
     PositionUnknown,
 )
 from ir.core.diagnostics import InvalidInput
+from ir.core.types import DType
 from ir.system.digests import OpenFile
 from ir.system.scratch import PARTIAL
 from ir.text.json_text import parse_json
+
+if TYPE_CHECKING:
+    import torch
 
 Box = tuple[tuple[int, int], ...]
 """Start and length by dimension."""
@@ -44,22 +47,22 @@ _HEADER_BYTES = 100_000_000
 _CHUNK = 1 << 24
 """Bytes that are read at a time to verify a checkpoint."""
 _DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
+    "BOOL": DType.BOOL,
+    "U8": DType.U8,
+    "I8": DType.I8,
+    "I16": DType.I16,
+    "U16": DType.U16,
+    "I32": DType.I32,
+    "U32": DType.U32,
+    "I64": DType.I64,
+    "U64": DType.U64,
+    "F8_E4M3": DType.F8E4M3FN,
+    "F8_E5M2": DType.F8E5M2,
+    "F16": DType.F16,
+    "BF16": DType.BF16,
+    "F32": DType.F32,
+    "F64": DType.F64,
+    "C64": DType.C64,
 }
 """By their names in the format."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -75,14 +78,18 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a tensor of this type and shape."""
+    """A part of a tensor of this type and shape. Raises InvalidInput for a type that the format lacks."""
 
-    dtype: torch.dtype
+    dtype: DType
     shape: tuple[int, ...]
     box: Box
 
+    def __post_init__(self) -> None:
+        if self.dtype not in _NAMES:
+            raise InvalidInput(NoElementType(self.dtype.value))
+
     @classmethod
-    def whole(cls, dtype: torch.dtype, shape: Iterable[int]) -> Part:
+    def whole(cls, dtype: DType, shape: Iterable[int]) -> Part:
         sizes = tuple(shape)
         return cls(dtype, sizes, tuple((0, size) for size in sizes))
 
@@ -93,16 +100,18 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.sizes) * self.dtype.itemsize
+        return math.prod(self.sizes) * self.dtype.bits // 8
 
     def described(self, name: str) -> bytes:
         """What a digest has of it."""
         more = [] if self.sizes == self.shape else [[*self.shape], [start for start, _ in self.box]]
-        return json.dumps([name, str(self.dtype), [*self.sizes], *more]).encode()
+        return json.dumps([name, f"torch.{self.dtype.numpy_name}", [*self.sizes], *more]).encode()
 
 
 def from_array(array: Any) -> torch.Tensor:
     """A tensor on the elements of a numpy array, of ``ml_dtypes`` too. Raises InvalidInput for a type that torch lacks."""
+    import torch
+
     if array.dtype.isbuiltin == 1:
         return torch.as_tensor(array)
     dtype = getattr(torch, array.dtype.name, None)
@@ -121,7 +130,7 @@ def write_tensors(
     """Write ``path`` whole or not at all. ``parts``: what it holds; ``read`` gives the elements of one, which are dropped once
     they are written; ``progress`` gets the fraction. Raises InvalidInput where the disk refuses."""
     places, end = dict[str, tuple[int, int]](), 0
-    for name in sorted(parts, key=lambda name: (-parts[name].dtype.itemsize, name)):  # so each is aligned to its elements
+    for name in sorted(parts, key=lambda name: (-parts[name].dtype.bits, name)):  # so each is aligned to its elements
         places[name], end = (end, end + parts[name].nbytes), end + parts[name].nbytes
     digest, partial, done = _digest(position), path.with_name(f".{path.name}{PARTIAL}"), 0
     start = len(_header_of(parts, places, position, "0" * 64))
@@ -150,7 +159,11 @@ def write_tensors(
 
 def _bytes_of(tensor: torch.Tensor, part: Part) -> memoryview:
     """The elements of a tensor, in order."""
-    if (tensor.dtype, tuple(tensor.shape)) != (part.dtype, part.sizes):
+    import torch
+
+    from dnnc.engines.torch.exchange import torch_dtype
+
+    if (tensor.dtype, tuple(tensor.shape)) != (torch_dtype(part.dtype), part.sizes):
         raise ValueError(f"a tensor is {tensor.dtype}{list(tensor.shape)}, not as stated: {part}")
     if not tensor.numel():  # of NumPy's, torch takes over strides of 0, which cannot be viewed as bytes
         return memoryview(b"")
@@ -181,7 +194,7 @@ class Entry:
 
     def rows(self, box: Box) -> tuple[int, int]:
         """First byte and number of bytes of the rows that a box of the part lies in."""
-        row = math.prod(self.part.sizes[1:]) * self.part.dtype.itemsize
+        row = math.prod(self.part.sizes[1:]) * self.part.dtype.bits // 8
         start, count = box[0] if box else (0, 1)
         return self.offset + start * row, count * row
 
@@ -230,11 +243,15 @@ class TensorFile:
 
     def read(self, name: str, box: Box) -> torch.Tensor:
         """A box of the part of a tensor that is here. Of its first dimension no more is read than the box has."""
+        import torch
+
+        from dnnc.engines.torch.exchange import torch_dtype
+
         entry = self.entries[name]
         first, size = entry.rows(box)
         data = torch.empty(size, dtype=torch.uint8)
         self._fill(data.numpy().data, first)
-        rows = data.view(entry.part.dtype).reshape((box[0][1], *entry.part.sizes[1:]) if box else ())
+        rows = data.view(torch_dtype(entry.part.dtype)).reshape((box[0][1], *entry.part.sizes[1:]) if box else ())
         found = rows
         for dim, (start, length) in enumerate(box[1:], 1):
             found = found.narrow(dim, start, length)

@@ -29,7 +29,6 @@ from dnnc.engines.onnxruntime.write.build import (
     write_report,
 )
 from dnnc.engines.torch.checkpoint import INITIAL, Part, Position, from_array, write_tensors
-from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.write.stage_file import program_source, title_of
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.weights import WeightFiles, WeightSource, files_of, read_resource
@@ -92,7 +91,7 @@ def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
         if isinstance(resource.data, Declared):
             raise InvalidInput(WeightWithoutData(), where=name)
         type_ = tensor_type(resource.type)
-        parts[name[1:]] = Part.whole(torch_dtype(type_.dtype), (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]
+        parts[name[1:]] = Part.whole(type_.dtype, (int(dim) for dim in type_.shape or ()))  # type: ignore[arg-type]
 
     def read(name: str) -> torch.Tensor:
         array = read_resource(step.resources[f"@{name}"], files)

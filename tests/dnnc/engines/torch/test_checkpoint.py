@@ -6,6 +6,8 @@ import json
 import math
 import os
 import resource
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import pytest
 
 from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import DnncError, ExitCode, InvalidInput
+from ir.core.types import DType
 from ir.system.digests import OpenFile, digest_file
 from tests.dnnc.engines.torch.training_builds import write_checkpoint
 
@@ -35,7 +38,7 @@ TENSORS = {
     "turned": torch.arange(6).reshape(2, 3).t(),
     "empty": torch.from_numpy(np.zeros(0, np.int64)),  # its stride is 0
 }
-WEIGHT = Part(torch.float32, (4, 3), ((0, 4), (0, 3)))
+WEIGHT = Part(DType.F32, (4, 3), ((0, 4), (0, 3)))
 
 
 @pytest.fixture
@@ -67,8 +70,8 @@ def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_parts_are_read(path: Path) -> None:
     parts = {
-        "fc.weight": Part(torch.float32, (4, 3), ((1, 2), (0, 3))),
-        "scalar": Part(torch.float64, (), ()),
+        "fc.weight": Part(DType.F32, (4, 3), ((1, 2), (0, 3))),
+        "scalar": Part(DType.F64, (), ()),
         "fc.weight.exp_avg": WEIGHT,
     }
     found = Checkpoint.open(path).parts(parts, ["fc.weight.exp_avg"])
@@ -83,17 +86,17 @@ def test_parts_are_read(path: Path) -> None:
         ("fc.missing", WEIGHT, "[E0732]: it holds no weight 'fc.missing'"),
         (
             "fc.weight",
-            Part(torch.float32, (4, 2), ((0, 4), (0, 2))),  # it is in the file's
+            Part(DType.F32, (4, 2), ((0, 4), (0, 2))),  # it is in the file's
             "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[4, 2]",
         ),
         (
             "fc.weight",
-            Part(torch.float32, (8, 3), ((4, 4), (0, 3))),  # it is beyond the file's
+            Part(DType.F32, (8, 3), ((4, 4), (0, 3))),  # it is beyond the file's
             "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[8, 3]",
         ),
         ("fc.bias", WEIGHT, "[E0733]: its weight 'fc.bias' is float32[4]; expected float32[4, 3]"),
-        ("fc.weight", Part(torch.float32, (), ()), "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[]"),
-        ("half", Part(torch.float16, (4,), ((0, 4),)), "[E0733]: its weight 'half' is bfloat16[4]; expected float16[4]"),
+        ("fc.weight", Part(DType.F32, (), ()), "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[]"),
+        ("half", Part(DType.F16, (4,), ((0, 4),)), "[E0733]: its weight 'half' is bfloat16[4]; expected float16[4]"),
     ],
 )
 def test_weights_of_another_model(name: str, part: Part, told: str, path: Path) -> None:
@@ -179,7 +182,7 @@ def test_a_part_along_each_dimension(tmp_path: Path) -> None:
     opened = Checkpoint.open(tmp_path / "a.safetensors")
     for box in (((0, 2), (1, 2), (0, 4)), ((1, 1), (0, 3), (3, 1)), ((0, 2), (0, 3), (0, 4)), ((1, 0), (0, 3), (0, 4))):
         expected = whole[tuple(slice(start, start + length) for start, length in box)]
-        found = opened.parts({"w": Part(torch.int64, (2, 3, 4), box)})["w"]
+        found = opened.parts({"w": Part(DType.I64, (2, 3, 4), box)})["w"]
         assert torch.equal(found, expected)
         assert found.untyped_storage().nbytes() == expected.numel() * 8
     assert opened.tensors()["none"].shape == (0, 3)
@@ -300,5 +303,26 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
         return tensor
 
     path = tmp_path / "a.safetensors"
-    write_tensors(path, {f"w{number}": Part.whole(torch.float32, (1000,)) for number in range(5)}, read, Position())
+    write_tensors(path, {f"w{number}": Part.whole(DType.F32, (1000,)) for number in range(5)}, read, Position())
     assert [float(Checkpoint.open(path).tensor(f"w{number}")[999]) for number in range(5)] == [0, 1, 2, 3, 4]
+
+
+STARTER = """
+import sys
+from pathlib import Path
+import dnnc.engines.torch.launch.host
+import dnnc.engines.torch.launch.hosts
+from dnnc.engines.torch.checkpoint import Checkpoint
+checkpoint = Checkpoint.open(Path(sys.argv[1]))
+checkpoint.verify()
+print(checkpoint.names, checkpoint.ranges({}), "torch" in sys.modules)
+"""
+
+
+def test_who_starts_ranks_imports_no_torch(tmp_path: Path) -> None:
+    """It takes seconds, before the ranks do it again: neither of ``dnnc train``, which opens checkpoints, nor of a host's."""
+    write_checkpoint(tmp_path / "one", {"w": torch.zeros(4)}, Position())
+    command = [sys.executable, "-P", "-c", STARTER, str(tmp_path / "one")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    start = Checkpoint.open(tmp_path / "one").files[""].header_bytes
+    assert done.stdout == f"('w',) {{'': [(0, {start})]}} False\n", done.stderr

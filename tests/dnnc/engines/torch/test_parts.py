@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.types import DType
+from tests.dnnc.engines.torch.training_builds import element_type
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
@@ -37,7 +39,7 @@ def written(folder: Path, boxes: Any, whole: Any = WHOLE, position: Position = S
     partial.mkdir(parents=True)
     for rank, box in boxes.items():
         tensors = {"w": whole[slices(box)], **({"b": BIAS} if rank == 0 else {})}
-        parts = {"w": Part(whole.dtype, tuple(whole.shape), box), "b": Part.whole(BIAS.dtype, BIAS.shape)}
+        parts = {"w": Part(element_type(whole), tuple(whole.shape), box), "b": Part.whole(element_type(BIAS), BIAS.shape)}
         write_tensors(partial / f"rank{rank}.safetensors", {n: parts[n] for n in tensors}, tensors.__getitem__, position)
     publish(partial, [f"rank{rank}.safetensors" for rank in boxes], folder / name)
     return folder / name
@@ -68,7 +70,7 @@ def test_any_part_is_put_together_of_those_that_were_written(cut: Any) -> None:
     with TemporaryDirectory() as folder:
         opened = Checkpoint.open(written(Path(folder), dict(enumerate(boxes)), whole))
         assert torch.equal(opened.tensor("w"), whole)
-        found = opened.parts({"w": Part(torch.int64, shape, wanted)})["w"]
+        found = opened.parts({"w": Part(DType.I64, shape, wanted)})["w"]
         assert torch.equal(found, whole[slices(wanted)])
         assert found.untyped_storage().nbytes() == found.numel() * 8
         opened.verify()
@@ -170,7 +172,7 @@ def test_what_is_damaged_or_foreign_is_refused(how: str, told: str, tmp_path: Pa
 
 def test_parts_that_lack_some_of_a_weight(tmp_path: Path) -> None:
     opened = Checkpoint.open(written(tmp_path, {0: ROWS[0]}))
-    assert torch.equal(opened.parts({"w": Part(torch.float32, (6, 4), ((1, 3), (0, 4)))})["w"], WHOLE[1:4])
+    assert torch.equal(opened.parts({"w": Part(DType.F32, (6, 4), ((1, 3), (0, 4)))})["w"], WHOLE[1:4])
     with pytest.raises(InvalidInput, match=r"E0756.*do not have all of weight 'w'"):
         opened.tensor("w")
 
@@ -178,7 +180,7 @@ def test_parts_that_lack_some_of_a_weight(tmp_path: Path) -> None:
 def test_parts_that_are_not_of_one_tensor(tmp_path: Path) -> None:
     partial = tmp_path / ".x"
     for rank, size in ((0, 6), (1, 8)):
-        part = Part(torch.float32, (size, 4), ((0, 2), (0, 4)))
+        part = Part(DType.F32, (size, 4), ((0, 2), (0, 4)))
         write_tensors(partial / f"rank{rank}.safetensors", {"w": part}, lambda name: WHOLE[:2], Position())
     publish(partial, ["rank0.safetensors", "rank1.safetensors"], tmp_path / "step0")
     with pytest.raises(InvalidInput) as caught:

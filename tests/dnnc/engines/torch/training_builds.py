@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.cli import main
+from ir.core.types import DType
 
 MODEL = "zoo:mlp,layers=3,hidden=32,batch=4"
 TWO_STAGES = ("--stages", "2", "--replicas", "1", "--mesh", "none")
@@ -103,11 +104,16 @@ def weights(path: Path) -> dict[str, Any]:
     return Checkpoint.open(path).tensors()
 
 
+def element_type(tensor: Any) -> DType:
+    """Of a tensor of PyTorch."""
+    return next(dtype for dtype in DType if str(tensor.dtype) == f"torch.{dtype.numpy_name}")
+
+
 def write_checkpoint(path: Path, tensors: Mapping[str, Any], position: Any) -> None:
     """Write a checkpoint of one file."""
     from dnnc.engines.torch.checkpoint import Part, write_tensors
 
-    parts = {name: Part.whole(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+    parts = {name: Part.whole(element_type(tensor), tensor.shape) for name, tensor in tensors.items()}
     write_tensors(path, parts, tensors.__getitem__, position)
 
 
