@@ -178,12 +178,17 @@ class StageSolver:
         """The stages with each value that crosses in the layout that is best for the whole plan, looked for value by value:
         what is cheapest to make may be dear to read."""
         stated: dict[str, int] = {}
-        for stage in found.stages:
-            for name, seconds in stage.stage.border.send.items():
-                for layout in range(len(seconds)) if now() < self.until else ():
-                    other = self.solved(sequence, {**stated, name: layout})
-                    if not isinstance(other, int) and worth(other.seconds) < worth(found.seconds) * (1 - TIGHT):
-                        found, stated = other, {**stated, name: layout}
+        crossing = [(number, *item) for number, one in enumerate(found.stages) for item in one.stage.border.send.items()]
+        for number, name, seconds in crossing:
+            for layout in range(len(seconds)):
+                if now() >= self.until:
+                    return found
+                maker = found.stages[number]
+                if layout == maker.stage.made(maker.plan.choices, name):
+                    continue
+                other = self.solved(sequence, {**stated, name: layout})
+                if not isinstance(other, int) and worth(other.seconds) < worth(found.seconds) * (1 - TIGHT):
+                    found, stated = other, {**stated, name: layout}
         return found
 
     def solved(self, sequence: _Sequence, stated: Mapping[str, int]) -> SolvedStages | int:
