@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz SURFACE [--seconds N] [--seed S]``; ``all``: every surface; ``kills``: signals at random moments."""
+"""``python -m tests.fuzz SURFACE [--seconds N] [--seed S]``; ``all``: every surface; ``kills``: signals at random moments;
+``choices [--executions N] [--seed S]``: plans beside those of fewer choices."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz import kills
+from tests.fuzz import choices, kills
 from tests.fuzz.harness import Tally, fuzz
 from tests.fuzz.surfaces import SURFACES
 
@@ -19,6 +20,8 @@ def main(argv: Sequence[str]) -> int:
     """The exit code: 1 when something failed."""
     if argv[:1] == ["kills"]:
         return kills.main(argv[1:])
+    if argv[:1] == ["choices"]:
+        return choices.main(argv[1:])
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("surface", choices=[*SURFACES, "all"])
     parser.add_argument("--seconds", type=float, help="how long each surface is tried (60, unless --executions is given)")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ir.core.module import Module, Plan
+from passes.partition.bridge.lattice_search import LatticeSearch
+from tests.fuzz import choices
 from tests.fuzz.surfaces import SURFACES
 from tests.fuzz.verdict import Result, faults_of
 
@@ -55,6 +59,39 @@ def test_what_fails(result: Result, fault: str) -> None:
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 130])
 def test_what_does_not(code: int) -> None:
     assert faults_of(Result("", code=code, stderr="a.ir:1:2: error[E2101]: not so")) == []
+
+
+def test_no_plan_is_worse_than_one_of_fewer_choices() -> None:
+    assert list(choices.failures(range(8, 12))) == []
+
+
+@pytest.mark.parametrize(
+    ("every", "fewer", "fault"),
+    [
+        ((1.02, 0.5), (1.0, 0.5), "of more choices 1.02 (2.0% more)"),
+        ((1.0, 1.0), (0.999, 0.5), "bound of more choices 1"),
+        ((1.0, 1.1), (2.0, 0.5), "bound 1.1 above its value 1"),
+        ((1.0, 0.5), (1.0, 1.1), "bound 1.1 above it"),
+        (None, (1.0, 0.5), "of more choices none"),
+        (ZeroDivisionError, (1.0, 0.5), "ZeroDivisionError"),
+        ((1.005, 0.5), (1.0, 0.5), ""),
+        ((1.0, 0.5), None, ""),
+    ],
+)
+def test_what_fails_of_plans(every: Any, fewer: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``every``, ``fewer``: value and bound of the plan of most choices, and of the others; None: none fits."""
+    best = choices.case_of(8).every
+
+    def planned(module: Module, search: LatticeSearch) -> Plan | None:
+        given = every if search == best else fewer
+        if isinstance(given, type):
+            raise given
+        return None if given is None else Plan("@p", "training", "sum", given[0], given[0], given[1], "within-gap", 1.0, ())
+
+    monkeypatch.setattr(choices, "planned", planned)
+    told = list(choices.failures([8]))
+    assert all(fault in one for one in told)
+    assert bool(told) == bool(fault)
 
 
 DYING = """
