@@ -165,11 +165,32 @@ def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str
         return _speed(net, _paths(net, pairs, free), steps)
     paths, times = list[Path](), list[int]()
     for group in groups:
-        for pair, count in _by_class(net, group):
+        for pair, count in _by_host(net, group) or _by_class(net, group):
             route = _paths(net, [pair], free)
             paths += route
             times += [count] * len(route)
     return _speed(net, paths, steps, times=times)
+
+
+def _by_host(net: Network, group: Sequence[str]) -> list[tuple[tuple[str, str], int]]:
+    """As ``_by_class``, of a group with the same devices of four hosts or more that can be exchanged: all pairs inside a host,
+    and those to the next host as often as there are others. Exchanging hosts exchanges their routes, so a medium of one host,
+    or of all, is crossed by as many. Empty for other groups, where names of links decided between routes, and where two hosts
+    have a medium of their own: the next host but one is then reached over others."""
+    hosts: dict[str, list[str]] = {}
+    for name in group:
+        hosts.setdefault(net.host(name), []).append(name)
+    own = list(hosts.values())
+    if len(own) < 4 or len({tuple(sorted(map(net.place, names))) for names in own}) > 1:
+        return []
+    around = [
+        [pair for one, two in zip(own, own[by:] + own[:by], strict=True) for pair in itertools.product(one, two)]
+        for by in (1, 2)
+    ]
+    crossing = [Counter(name for pair in pairs for name, _ in net.path(*pair).media) for pairs in around]
+    inside = [(pair, 1) for names in own for pair in itertools.permutations(names, 2)]
+    found = inside + [(pair, len(own) - 1) for pair in around[0]]
+    return [] if crossing[0] != crossing[1] or any(net.is_named(*pair) for pair, _ in found) else found
 
 
 def _by_class(net: Network, group: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:

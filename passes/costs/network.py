@@ -32,6 +32,7 @@ from functools import lru_cache
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 from ir.core.topology import Device, Link, Topology
+from passes.costs.host_classes import host_classes
 from passes.graph.faults import BrokenRoute, NoRoute, TooManyRoutes
 
 
@@ -87,11 +88,13 @@ class Unreachable(InvalidInput):
 
 @dataclass(slots=True)
 class _Tree:
-    """Best routes from one point: per point its latency (femtoseconds), bandwidth, and the last hop."""
+    """Best routes from one point: per point its latency (femtoseconds), bandwidth, and the last hop. ``tied``: points to
+    which another is as good, so that names of links decided."""
 
     latency: dict[str, int] = field(default_factory=dict)
     bandwidth: dict[str, float] = field(default_factory=dict)
     hop: dict[str, tuple[str, str]] = field(default_factory=dict)
+    tied: set[str] = field(default_factory=set)
 
 
 class Network:
@@ -100,10 +103,13 @@ class Network:
     def __init__(self, topology: Topology) -> None:
         self.topology = replace(topology)  # another object: a cache keeps this while that one lives (``AnalysisCache``)
         self.links: dict[str, Link] = {link.name: link for link in topology.links}
-        self._at: dict[str, list[Link]] = {}
+        self._names = sorted(self.links)
+        numbers = {name: number for number, name in enumerate(self._names)}
+        self._at: dict[str, list[tuple[int, int, float, tuple[str, ...]]]] = {}  # number, femtoseconds, bandwidth, ends
         for link in topology.links:
             for end in link.ends:
-                self._at.setdefault(end, []).append(link)
+                told = numbers[link.name], _femtoseconds(link), link.bandwidth, link.ends
+                self._at.setdefault(end, []).append(told)
         self._explicit = {(route.source, route.target): route.links for route in topology.routes}
         self._looked = 0
         self._trees: dict[str, _Tree] = {}
@@ -111,6 +117,7 @@ class Network:
         self._ports: dict[str, Port] = {}
         self._alike: tuple[tuple[str, ...], ...] | None = None
         self._classes: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
         self._devices = {device.name: device for device in topology.devices}
 
     def path(self, source: str, target: str) -> Path:
@@ -135,6 +142,20 @@ class Network:
         if not self._classes:
             self._classes = {name: number for number, names in enumerate(self.classes) for name in names}
         return self._classes[device]
+
+    def is_named(self, source: str, target: str) -> bool:
+        """Whether names of links decided which route is taken, rather than what routes cost."""
+        tied = self._tree(source).tied
+        return any(point in tied for _, _, point in self.path(source, target).hops)
+
+    def place(self, device: str) -> tuple[int, int]:
+        """The class of its host (``host_classes``), and the number of the device among those of the host."""
+        if not self._places:
+            numbers, classes = Counter[str](), host_classes(self.topology)
+            for each in self.topology.devices:
+                self._places[each.name] = classes[each.host], numbers[each.host]
+                numbers[each.host] += 1
+        return self._places[device]
 
     @property
     def classes(self) -> tuple[tuple[str, ...], ...]:
@@ -207,30 +228,41 @@ class Network:
             raise InvalidInput(TooManyRoutes(devices, links, LIMITS.route_steps), where=self.topology.name)
 
     def _tree(self, source: str) -> _Tree:
-        """Dijkstra over (latency, -bandwidth, names of links)."""
+        """Dijkstra over (latency, -bandwidth, names of links), these by their place in order."""
         tree = self._trees.get(source)
         if tree is not None:
             return tree
         tree = self._trees[source] = _Tree()
-        start: tuple[int, float, tuple[str, ...], str, str] = (0, -math.inf, (), source, "")
-        heap = [start]
+        start: tuple[int, float, tuple[int, ...], str, str] = (0, -math.inf, (), source, "")
+        heap, latencies = [start], tree.latency
+        near: dict[str, tuple[int, float, tuple[int, ...]]] = {}  # the best way so far to points that are waited for
         while heap:
             latency, narrow, names, point, before = heapq.heappop(heap)
-            if point in tree.latency:
+            if point in latencies:
                 continue
-            tree.latency[point], tree.bandwidth[point] = latency, -narrow
+            latencies[point], tree.bandwidth[point] = latency, -narrow
             if names:
-                tree.hop[point] = (names[-1], before)
-            self._look(len(names) // 64)
-            for link in self._at.get(point, ()):
-                if names and link.name == names[-1]:
+                tree.hop[point] = (self._names[names[-1]], before)
+            looked = len(names) // 64
+            for name, delay, bandwidth, ends in self._at.get(point, ()):
+                if names and name == names[-1]:
                     continue  # back onto the medium that led here: never better
-                reach = latency + _femtoseconds(link)
-                width = max(narrow, -link.bandwidth)
-                for end in link.ends:
-                    if end not in tree.latency:
-                        self._look(1)
-                        heapq.heappush(heap, (reach, width, (*names, link.name), end, point))
+                reach, width, along = latency + delay, max(narrow, -bandwidth), (*names, name)
+                for end in ends:
+                    if end in latencies:
+                        tied = end not in (before, point) and (reach, -width) == (latencies[end], tree.bandwidth[end])
+                    else:
+                        looked += 1
+                        way, known = (reach, width, along), near.get(end)
+                        tied = known is not None and way[:2] == known[:2]
+                        if known is None or way < known:
+                            if known is not None and not tied:
+                                tree.tied.discard(end)
+                            near[end] = way
+                            heapq.heappush(heap, (*way, end, point))
+                    if tied:
+                        tree.tied.add(end)
+            self._look(looked)
         return tree
 
     def _find_ports(self) -> dict[str, Port]:

@@ -142,17 +142,18 @@ class PlacementProblem:
 
     def steps(self, stage: int, chosen: Placement) -> list[float]:
         """Seconds of a message of the stage on each of its devices, over its slowest routes."""
-        found = []
-        for device in chosen[stage]:
-            receive = send = 0.0
-            for channel in self.received[stage]:
-                pairs = self.pairs(self.messages[channel], chosen)
-                receive += max((self.receive_seconds(channel, a, b) for a, b in pairs if b == device), default=0.0)
-            for channels in self.sent[stage]:
-                rows = zip(chosen[stage], self.slowest_sends(channels, chosen), strict=True)
-                send += math.fsum(next(row for source, row in rows if source == device))
-            found.append(combined(self.comm, self.compute[stage][device], receive, send))
-        return found
+        own = chosen[stage]
+        receive, send = dict.fromkeys(own, 0.0), dict.fromkeys(own, 0.0)
+        for channel in self.received[stage]:
+            slowest: dict[int, float] = {}
+            for source, target in self.pairs(self.messages[channel], chosen):
+                slowest[target] = max(slowest.get(target, 0.0), self.receive_seconds(channel, source, target))
+            for device, seconds in slowest.items():
+                receive[device] += seconds
+        for channels in self.sent[stage]:
+            for device, row in dict(zip(own, self.slowest_sends(channels, chosen), strict=True)).items():
+                send[device] += math.fsum(row)
+        return [combined(self.comm, self.compute[stage][device], receive[device], send[device]) for device in own]
 
     def round_trip(self, chosen: Placement) -> float:
         """Seconds of a group of sequences through all stages, each on its slowest replica: from a token of a sequence to the
@@ -170,13 +171,15 @@ class PlacementProblem:
 
     def slowest_sends(self, channels: Sequence[int], chosen: Placement) -> list[list[float]]:
         """``send_seconds`` of each replica of the sender, to the slowest of the replicas that it has ``turns`` with."""
+        readers: list[dict[int, dict[int, None]]] = []  # of each channel the devices that each source sends to
+        for channel in channels:
+            targets: dict[int, dict[int, None]] = {}
+            for source, target in self.pairs(self.messages[channel], chosen):
+                targets.setdefault(source, {})[target] = None
+            readers.append(targets)
         rows = []
-        own = chosen[self.messages[channels[0]].source]
-        for source in own:
-            slowest = []
-            for channel in channels:
-                partners = dict.fromkeys(b for a, b in self.pairs(self.messages[channel], chosen) if a == source)
-                slowest.append(max(partners, key=lambda there: self.send_seconds(channels[:1], source, (there,))))
+        for source in chosen[self.messages[channels[0]].source]:
+            slowest = [max(of[source], key=lambda there: self.send_seconds(channels[:1], source, (there,))) for of in readers]
             rows.append(self.send_seconds(channels, source, slowest))
         return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -114,6 +115,53 @@ def test_routes_between_classes_of_devices_stand_for_all(topology: Topology) -> 
             some = exchanges(net, groups)
         assert some == every
         assert dict(some.media) == pytest.approx(dict(every.media))
+
+
+@st.composite
+def hosts_alike(draw: st.DrawFn) -> Topology:
+    """Three to six hosts with the same devices, each on two switches, one of them perhaps the host's own, and perhaps cables
+    between each two; links are named in an order of their own."""
+    count, size, own, cables = draw(st.integers(3, 6)), draw(st.integers(1, 3)), draw(st.booleans()), draw(st.booleans())
+    ways = [(draw(BANDWIDTHS), draw(LATENCIES), draw(st.sampled_from(["full", "half"])), draw(st.booleans())) for _ in range(5)]
+    ends = list[tuple[tuple[str, str], int]]()
+    for host in range(count):
+        inner = f"in{host}" if own else "in"
+        ends += [((f"d{host}.{i}", inner), 0) for i in range(size)] + [((f"d{host}.{i}", "out"), 1) for i in range(size)]
+        ends += [((inner, "out"), 2), ((inner, "other"), 3), ((f"d{host}.0", "other"), 3)] if own else []
+    ends += [((f"d{one}.0", f"d{two}.0"), 4) for one, two in itertools.combinations(range(count), 2) if cables]
+    names = draw(st.permutations([f"l{i}" for i in range(len(ends))]))
+    links = [Link(name, pair, *ways[way]) for name, (pair, way) in zip(names, ends, strict=True)]
+    devices = tuple(Device(f"d{host}.{i}", "chip", f"h{host}") for host in range(count) for i in range(size))
+    switches = (*(f"in{host}" for host in range(count)), "other") if own else ("in",)
+    every_host = tuple(Host(f"h{host}") for host in range(count))
+    return Topology("@any", (CHIP,), every_host, devices, tuple(map(Switch, (*switches, "out"))), tuple(links))
+
+
+@given(hosts_alike())
+def test_routes_to_the_next_host_stand_for_those_to_all_others(topology: Topology) -> None:
+    """Of a group with the same devices of hosts that can be exchanged only neighbours' routes are looked at; where names of
+    links decide between routes, hosts may differ."""
+    names, net = [device.name for device in topology.devices], network(topology)
+    for group in (names, [name for name in names if name.endswith(".0")]):
+        pairs = list(itertools.permutations(group, 2))
+        if found := exchange._by_host(net, group):
+            every, some = (Counter[str](), Counter[str]())
+            for pair in pairs:
+                every.update(medium for medium, _ in net.path(*pair).media)
+            for pair, count in found:
+                some.update({medium: count for medium, _ in net.path(*pair).media})
+            assert some == every
+            for cost in ("latency", "bandwidth", "start", "small", "switch"):
+                costs = [{getattr(net.path(*pair), cost) for pair in each} for each in ([pair for pair, _ in found], pairs)]
+                assert costs[0] == costs[1]
+
+
+def test_routes_of_many_alike_hosts_are_few() -> None:
+    """Eight hosts of eight devices have 4,032 pairs of devices: those inside a host and to the next are looked at."""
+    topology = load_topology("preset:8xh100x8", DiagnosticSink())
+    pairs = exchange._by_host(network(topology), [device.name for device in topology.devices])
+    assert len(pairs) == 8 * (8 * 7 + 8 * 8)
+    assert sum(count for _, count in pairs) == 64 * 63
 
 
 def cut_seconds(topology: Topology, groups: Sequence[Sequence[str]], kind: str, nbytes: float) -> float:
