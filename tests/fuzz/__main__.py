@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz SURFACE [--seconds N] [--seed S]``; ``all``: every surface; ``kills``: signals at random moments;
+"""``python -m tests.fuzz SURFACE.. [--seconds N] [--seed S]``; ``all``: every surface; ``kills``: signals at random moments;
 ``choices [--executions N] [--seed S]``: plans beside those of fewer choices."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     if argv[:1] == ["choices"]:
         return choices.main(argv[1:])
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("surface", choices=[*SURFACES, "all"])
+    parser.add_argument("surface", choices=[*SURFACES, "all"], nargs="+")
     parser.add_argument("--seconds", type=float, help="how long each surface is tried (60, unless --executions is given)")
     parser.add_argument("--executions", type=int, help="at most so many inputs of each surface")
     parser.add_argument("--seed", type=int, default=0)
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     failures = options.failures or Path(tempfile.mkdtemp(prefix="dnnc-fuzz-"))
     seconds = options.seconds or (math.inf if options.executions is not None else 60.0)
     failed = False
-    for name in SURFACES if options.surface == "all" else [options.surface]:
+    for name in SURFACES if "all" in options.surface else options.surface:
         executions = options.executions if options.executions is not None else sys.maxsize
         tally = fuzz(
             SURFACES[name], seed=options.seed, seconds=seconds, executions=executions, jobs=options.jobs, failures=failures

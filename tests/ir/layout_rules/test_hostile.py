@@ -35,7 +35,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 KNOWN = st.none() | st.lists(NUMBERS | st.just(float("nan")), max_size=4).map(tuple)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(name=st.sampled_from(sorted(RULES)), data=st.data())
 def test_nothing_is_raised(name: str, data: st.DataObject) -> None:
     operands = data.draw(st.lists(st.none() | TYPES, max_size=8))

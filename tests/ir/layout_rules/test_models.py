@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ EXPERTS = "mixtral-8x7b,layers=2,hidden=128,heads=8,kv_heads=4,vocab=96,batch=4,
 SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 
 
+@functools.cache
 def imported(spec: str, batch: int = 4) -> Module:
     """A model, every free dimension bound: the batch comes last where the exporter named two."""
     free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry))
@@ -48,25 +50,29 @@ def canonical(module: Module) -> Module:
     return CanonicalizePass().run(module, pass_context(DiagnosticSink()))
 
 
+@functools.cache
+def canonical_of(spec: str, batch: int = 4) -> Module:
+    return canonical(imported(spec, batch))
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_every_op_of_the_zoo_has_a_rule(name: str) -> None:
-    module = imported(f"zoo:{name}")
-    assert coverage(module) == {}
-    assert coverage(canonical(module)) == {}
+    assert coverage(imported(f"zoo:{name}")) == {}
+    assert coverage(canonical_of(f"zoo:{name}")) == {}
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_every_op_of_the_shared_models_has_a_rule(name: str, shared_dir: Path) -> None:
-    module = imported(str(shared_dir / "models" / f"{name}.onnx"))
-    assert coverage(module) == {}
-    assert coverage(canonical(module)) == {}
+    spec = str(shared_dir / "models" / f"{name}.onnx")
+    assert coverage(imported(spec)) == {}
+    assert coverage(canonical_of(spec)) == {}
 
 
 @pytest.mark.parametrize("name", [*(f"zoo:{name}" for name in FAMILIES), *SHARED])
 def test_every_op_that_is_left_is_tested_backward(name: str, request: pytest.FixtureRequest) -> None:
     """Behind ``unfuse``: a rule for each op, and a case of its gradients for each that has any."""
     spec = name if name.startswith("zoo:") else str(request.getfixturevalue("shared_dir") / "models" / f"{name}.onnx")
-    module = UnfusePass().run(canonical(imported(spec)), PassContext())
+    module = UnfusePass().run(canonical_of(spec), PassContext())
     assert coverage(module) == {}
     differentiable = {op.name for op, rule in rules(module) if rule is not None and any(rule.differentiable[0])}
     assert differentiable - {case.name for case in LINEAR + SMOOTH} == set()
@@ -75,7 +81,7 @@ def test_every_op_that_is_left_is_tested_backward(name: str, request: pytest.Fix
 def test_heads_and_hidden_units_stay_split_through_a_block() -> None:
     """Column, then row: with the projections split by column, all that follows runs on shards up to the next product, which
     leaves a sum, in attention as in the feed-forward part. Two reductions a layer, as Megatron has them."""
-    module = canonical(imported("zoo:bert-base,layers=1,hidden=64,heads=4,vocab=100"))
+    module = canonical_of("zoo:bert-base,layers=1,hidden=64,heads=4,vocab=100")
     partial = dict(walk(module, 4, column=("query", "key", "value", "intermediate.dense")))
     sums = [name for name, placement in partial.items() if placement == Partial("sum")]
     assert len(sums) == 2, sums
@@ -84,7 +90,7 @@ def test_heads_and_hidden_units_stay_split_through_a_block() -> None:
 @pytest.mark.parametrize("cache", ["concat", "inplace", "inplace,weights=int4"])
 def test_heads_and_their_caches_stay_split_through_a_step(cache: str) -> None:
     """Two reductions a layer; each member keeps the caches of its heads."""
-    module = canonical(imported(f"zoo:{CACHED},cache={cache}"))
+    module = canonical_of(f"zoo:{CACHED},cache={cache}")
     assert coverage(module) == {}
     left = dict(walk(module, 4, column=("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")))
     assert sum(placement == Partial("sum") for placement in left.values()) == 2 * 2
@@ -92,13 +98,13 @@ def test_heads_and_their_caches_stay_split_through_a_step(cache: str) -> None:
 
 
 def test_experts_of_packed_weights_have_a_rule() -> None:
-    assert coverage(canonical(imported(f"zoo:{EXPERTS}"))) == {}
+    assert coverage(canonical_of(f"zoo:{EXPERTS}")) == {}
 
 
 def test_grouped_heads_stay_split_in_an_export(shared_dir: Path) -> None:
     """The same through repeated keys and rotary embedding. With one sample: the exporter merges samples and heads into one
     dimension, of which heads are no contiguous part if there are more."""
-    module = canonical(imported(str(shared_dir / "models" / "llama.onnx"), batch=1))
+    module = canonical_of(str(shared_dir / "models" / "llama.onnx"), batch=1)
     partial = dict(walk(module, 2, column=("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")))
     assert sum(placement == Partial("sum") for placement in partial.values()) == 2 * 4
 
@@ -108,7 +114,7 @@ def test_samples_stay_split_through_a_model(name: str, request: pytest.FixtureRe
     """Data parallel: with the first input split by samples, every op follows and nothing is left to reduce, up to the outputs.
     Masks stay whole: exporters pick their rows by numbers that count all samples."""
     zoo = name.startswith("zoo:")
-    module = canonical(imported(name if zoo else str(request.getfixturevalue("shared_dir") / "models" / f"{name}.onnx")))
+    module = canonical_of(name if zoo else str(request.getfixturevalue("shared_dir") / "models" / f"{name}.onnx"))
     left = dict(walk(module, 4, first=Shard(0)))
     assert not [name for name, placement in left.items() if isinstance(placement, Partial)]
     assert {left[result.name] for result in module.entry.results} == {Shard(0)}

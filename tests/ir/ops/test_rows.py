@@ -70,7 +70,7 @@ def rows_of(draw: st.DrawFn, flow: Flow) -> Schedule:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=40)
 def test_a_deadlock_is_found_just_where_a_long_run_has_one(data: st.DataObject) -> None:
     flow = data.draw(flows())
     schedule = data.draw(rows_of(flow))

@@ -37,7 +37,7 @@ def spinning() -> bytes:
         pass
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.integers(0, 200_000))
 def test_what_a_call_returns_comes_back(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ir.core.diagnostics import InvalidInput
@@ -18,6 +18,7 @@ _plain = st.recursive(
 
 
 @given(_plain)
+@settings(max_examples=30)
 def test_plain_json_reads_as_it_is(data: object) -> None:
     text = json.dumps(data)
     assert json.dumps(parse_json("\ufeff" + text, "x.json")) == text

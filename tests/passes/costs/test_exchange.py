@@ -104,6 +104,7 @@ def machines(draw: st.DrawFn) -> Topology:
 
 
 @given(machines())
+@settings(max_examples=50)
 def test_routes_between_classes_of_devices_stand_for_all(topology: Topology) -> None:
     """Devices that can be exchanged have routes alike, and of a large group only one for each pair of classes is looked at."""
     names = [device.name for device in topology.devices]
@@ -197,6 +198,7 @@ def cut_seconds(topology: Topology, groups: Sequence[Sequence[str]], kind: str, 
 
 
 @given(st.data())
+@settings(max_examples=40)
 def test_no_collective_is_quicker_than_a_cut_allows(data: st.DataObject) -> None:
     topology = data.draw(machines())
     names = [device.name for device in topology.devices]
@@ -211,6 +213,7 @@ def test_no_collective_is_quicker_than_a_cut_allows(data: st.DataObject) -> None
 
 
 @given(machines(), st.data())
+@settings(max_examples=40)
 def test_a_collective_costs_what_its_messages_add_up_to(topology: Topology, data: st.DataObject) -> None:
     """Equal to the count over the messages of each medium, for every axis of a mesh."""
     count = len(topology.devices)
@@ -293,7 +296,7 @@ def test_a_server_gets_and_gives_all_through_its_port(place: int) -> None:
     assert axis.served(size / 5, place) == pytest.approx(axis.served(size, place) / 5)  # its part of a bucket
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(machines(), st.integers(0, 7))
 def test_a_server_is_never_quicker_than_its_port(topology: Topology, place: int) -> None:
     net, count = network(topology), len(topology.devices)

@@ -175,7 +175,7 @@ def test_routes_equal_the_best_of_all_paths(found: Topology) -> None:
 
 
 @given(networks())
-@settings(max_examples=75)
+@settings(max_examples=30)
 def test_no_route_beats_a_port(found: Topology) -> None:
     net = Network(found)
     for one, other in itertools.permutations([device.name for device in found.devices], 2):
@@ -189,7 +189,7 @@ def test_no_route_beats_a_port(found: Topology) -> None:
 
 
 @given(networks())
-@settings(max_examples=75)
+@settings(max_examples=30)
 def test_exchanging_devices_of_a_class_changes_no_cost(found: Topology) -> None:
     net = Network(found)
     names = [device.name for device in found.devices]

@@ -97,7 +97,7 @@ def test_an_operand_that_is_read_twice(name: str) -> None:
     check(Case(name, {0: array, 1: array}, shared=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_matmul_of_all_ranks(data: st.DataObject) -> None:
     rows, inner, columns = (data.draw(st.integers(1, 3)) for _ in range(3))

@@ -52,7 +52,7 @@ def test_the_best_plan(spec: str, mesh: str) -> None:
     check_plan(check_runs(module, searched(module, mesh), folder), exchanges=spec != ZOO[0])
 
 
-@pytest.mark.parametrize("spec", FAMILIES[3:])
+@pytest.mark.parametrize("spec", FAMILIES[5:])  # gpt3-175b has the ops of gpt2, llama-7b those of llama-70b
 def test_families(spec: str) -> None:
     module, folder = prepared(spec)
     if "resnet" in spec:  # 161 convolutions take long at their published size: planned and counted
@@ -68,7 +68,7 @@ def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     check_plan(check_runs(module, searched(module, mesh), folder))
 
 
-@pytest.mark.parametrize(("spec", "sizes"), [(ZOO[0], (4,)), (ZOO[1], (2, 2)), (ZOO[2], (4,)), (ZOO[2], (2, 2))])
+@pytest.mark.parametrize(("spec", "sizes"), [(ZOO[0], (4,)), (ZOO[1], (2, 2)), (ZOO[2], (2, 2))])
 def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
     """Random choices: every strategy of every op is met sooner or later, with every conversion."""
     module, folder = prepared(spec)

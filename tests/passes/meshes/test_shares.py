@@ -48,7 +48,7 @@ def sizes_of(axes: tuple[Shares, ...]) -> tuple[int, ...]:
     return tuple(map(len, axes))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from(MESHES), st.booleans())
 def test_members_compute_what_the_entry_does(seed: int, ops: int, axes: tuple[Shares, ...], uneven: bool) -> None:
     """In exact proportions, and where these are not whole."""
@@ -59,7 +59,7 @@ def test_members_compute_what_the_entry_does(seed: int, ops: int, axes: tuple[Sh
     check_count(check_runs(module, decided, Path(), seed), staged)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=3)
 @given(st.integers(0, 10**6), st.integers(3, 12), st.lists(st.sampled_from([(1, 1), (2, 1), (1, 2)]), min_size=2, max_size=3))
 def test_stages(seed: int, ops: int, along: list[Shares]) -> None:
     """A value crosses as it lies between equal shares only."""
@@ -99,7 +99,7 @@ def everyone(mesh: DeviceMesh, slow: set[int]) -> DeviceMesh:
     return replace(mesh, members=members)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.sampled_from([*MESHES, ((1, 1, 1, 1),)]), st.data())
 def test_members_left_out_are_never_the_slowest_or_fullest(
     seed: int, ops: int, axes: tuple[Shares, ...], data: st.DataObject

@@ -48,14 +48,14 @@ def agree(optimum: float, solution: Solution, programme: MilpResult) -> None:
     assert programme.bound == pytest.approx(optimum, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(SEEDS, st.sampled_from(COMM), st.booleans())
 def test_throughput(seed: int, comm: str, dear: bool) -> None:
     problem = dear_transfers(seed, comm) if dear else random_problem(seed, nodes=5, comm=comm)
     agree(brute_force(problem), solve(problem), solve_contiguous(problem))
 
 
-@settings(max_examples=18)
+@settings(max_examples=6)
 @given(SEEDS, st.sampled_from(COMM))
 def test_throughput_of_any_split(seed: int, comm: str) -> None:
     problem = random_problem(seed, nodes=5, comm=comm)
@@ -112,7 +112,7 @@ def claimed_when_stopped(seed: int, comm: str, contiguous: bool, seconds: float)
     return claimed(problem, budget) if contiguous else claimed_any(problem, budget)
 
 
-@settings(max_examples=25)
+@settings(max_examples=9)
 @given(SEEDS, st.sampled_from(COMM), st.booleans(), st.sampled_from((0.0, 0.02)))
 @example(10605, "overlap", True, 0.0)  # no plan is found, which proves nothing of plans
 def test_bounds_hold_whatever_stops_the_search(seed: int, comm: str, contiguous: bool, seconds: float) -> None:

@@ -58,7 +58,7 @@ def test_branches_run_side_by_side() -> None:
     assert schedule.latency <= plan.value  # what leaves a stage is read at once there, not when all of it has left
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3))
 def test_place_values_one_sample_as_the_search_does(seed: int, pieces: int) -> None:
     """On links that are all alike the routes are what the ports say; more pieces are never worse."""
@@ -102,7 +102,7 @@ def test_slower_routes_make_it_later_not_the_bound() -> None:
     assert plan.bound <= plan.port_value <= plan.value
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(2, 4), st.sampled_from([1.0, 64.0, 512.0]), st.integers(2, 3))
 def test_on_slow_links_none_is_later_than_the_devices_of_one_host(count: int, far: float, pieces: int) -> None:
     """Ports are as fast as the links inside hosts, so the best plan on ports goes from host to host where it should not."""

@@ -31,7 +31,7 @@ from passes.timeline.families import step
 from passes.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
 from passes.timeline.simulate import run_rows, simulate
 from tests.passes.partition.layouts.models import prepared
-from tests.passes.partition.layouts.test_stages import SMALL, sharded
+from tests.passes.partition.layouts.test_stage_plans import SMALL, sharded
 from tests.passes.partition.on_meshes import on_meshes
 from tests.passes.staging import chain, devices, planned
 from tests.passes.timeline.test_families import equal

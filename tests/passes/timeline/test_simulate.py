@@ -183,7 +183,7 @@ def test_no_device_does_two_things_at_once_in_a_lane(comm: str) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_simulator_completes_just_the_rows_that_the_verifier_accepts(data: st.DataObject) -> None:
     flow = data.draw(flows())
     schedule = data.draw(rows_of(flow))
@@ -231,7 +231,7 @@ def test_the_compiled_loop_does_what_its_slow_twin_does(drawn: tuple[Workload, i
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=30)
 def test_of_any_rows_of_a_stream_the_twin_says_the_same(data: st.DataObject) -> None:
     """Deadlocks included: the same lanes are stuck."""
     flow = data.draw(flows())
@@ -267,7 +267,7 @@ def test_actions_of_nothing_that_there_is_are_told(action: Action, message: str)
 
 
 @given(steps(), st.data())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_of_a_step_too_the_simulator_completes_just_what_the_verifier_accepts(
     drawn: tuple[Workload, int, str], data: st.DataObject
 ) -> None:

@@ -29,7 +29,7 @@ from passes.timeline.families import step
 from passes.timeline.simulate import run_rows, simulate
 from passes.timeline.workload import Wire, Workload, workload
 from tests.passes.partition.layouts.models import prepared
-from tests.passes.partition.layouts.test_stages import SMALL, sharded
+from tests.passes.partition.layouts.test_stage_plans import SMALL, sharded
 
 
 def loaded(

@@ -75,7 +75,7 @@ def test_planted_blocks_are_found(case: tuple[Module, int, int]) -> None:
 
 
 @given(planted(), st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_names_and_order_do_not_matter(case: tuple[Module, int, int], seed: int) -> None:
     module, _, _ = case
     rng = random.Random(seed)
@@ -112,7 +112,7 @@ def test_layers_survive_any_order_and_names(build: object, seed: int) -> None:
 
 
 @given(strategies.modules())
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_any_module_comes_back(module: Module) -> None:
     round_trip(module)
 

@@ -33,7 +33,7 @@ def two_stages(module: Module, topology: Topology, replicas: int) -> Plan:
     return plan
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 10**6))
 def test_hosts_in_turn_take_their_part_of_the_seconds_of_one(seed: int) -> None:
     module, topology = random_module(seed), hosts_of_two(random.Random(seed), 4)
@@ -47,7 +47,7 @@ def test_hosts_in_turn_take_their_part_of_the_seconds_of_one(seed: int) -> None:
     assert [stage.devices for stage in plan.stages] == [("d0", "d2", "d4", "d6"), ("d1", "d3", "d5", "d7")]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from((1, 0)))
 def test_a_plan_for_hosts_fits_in_place(seed: int, replicas: int) -> None:
     """Whatever memory devices have: plans for two speeds of links are made behind those that fit to the byte."""

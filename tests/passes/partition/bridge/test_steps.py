@@ -126,7 +126,7 @@ def by_hand(module: Module, microbatches: int, most: int) -> float:
     return best
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 @given(
     st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=6),
     st.integers(1, 3),
@@ -436,7 +436,7 @@ def steps_of(module: Module, microbatches: int, replicas: int = 1) -> Steps:
     return Steps(module, topology, network(topology), microbatches, replicas=replicas)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=4)
 @given(
     st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6),
     st.integers(1, 4),
@@ -507,7 +507,7 @@ def test_what_does_not_go_with_training_is_refused() -> None:
         PartitionPass(objective="training", comm="overlap").run(chain([8, 8], 1), PassContext(dialects=DIALECTS))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 @given(st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 5))
 def test_a_search_ends_where_no_plan_is_better_than_one_of_another_kind(
     widths: list[int], devices: int, microbatches: int

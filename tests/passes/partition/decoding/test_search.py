@@ -168,7 +168,7 @@ def test_the_plan_is_the_best_of_all_with_borders(
         assert found.tokens_per_second == pytest.approx(best, rel=2e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 3), st.sampled_from([(3,), (2, 1)]), st.integers(0, 1), st.booleans(), st.integers(0, 10**6))
 def test_devices_in_bundles_make_a_plan_and_a_bound_of_all(
     units: int, counts: tuple[int, ...], replicas: int, borders: bool, seed: int
@@ -188,12 +188,13 @@ def test_devices_in_bundles_make_a_plan_and_a_bound_of_all(
         assert fastest.tokens_per_second <= all_devices.tokens_per_second * (1 + 1e-9) <= fastest.bound * (1 + 1e-8)
 
 
-def test_many_devices_of_many_types_are_used() -> None:
-    """Far too many vectors: 33 ** 8."""
+def test_many_devices_of_many_types_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far too many vectors: 33 ** 8. Bundles of few vectors are enough to see that all devices take part."""
+    monkeypatch.setattr(search, "MOST_STATES", 1000)
     chance = np.random.default_rng(0)
     seconds = chance.uniform(1, 4, (1, 8, 4))
     asked = Decoding((1,), seconds, np.ones(4), np.zeros(4), np.zeros((1, 4)), (32,) * 8, (9.0,) * 8)
-    found = best_plan(asked, seconds=2.0)
+    found = best_plan(asked, seconds=0.2)
     assert found is not None
     checked(asked, found)
     assert found.tokens_per_second < found.bound
@@ -222,7 +223,7 @@ def checked(asked: Decoding, plan: DecodingPlan) -> None:
     assert plan.value == pytest.approx(max(*periods, path / plan.groups))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(2, 9), st.integers(0, 10**6), st.floats(1e-4, 0.3))
 def test_the_bound_holds_at_any_gap(units: int, seed: int, gap: float) -> None:
     asked = problem(units, (2, 2), (1, 2, 8), seed, (1, 12))

@@ -76,7 +76,7 @@ def on_two(seed: int, count: int) -> tuple[Module, ShardInput]:
     return module, build(module, module.entry, mesh, None, training=True)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(st.integers(0, 10**6), st.integers(1, 10), st.integers(1, 9))
 def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches: int) -> None:
     module, given_ = on_two(seed, count)
@@ -93,7 +93,7 @@ def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches
         assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=5)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 9))
 def test_of_sums_over_two_axes_the_first_may_be_hidden(seed: int, count: int, microbatches: int) -> None:
     """What the problem counts of a plan is counted again by ``price``, and no more than the step takes."""
@@ -109,7 +109,7 @@ def test_of_sums_over_two_axes_the_first_may_be_hidden(seed: int, count: int, mi
         assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=2)
 @given(st.integers(0, 10**6), st.integers(1, 2), st.integers(2, 9))
 def test_the_plan_is_the_best_of_all(seed: int, count: int, microbatches: int) -> None:
     module, given_ = on_two(seed, count)

@@ -46,7 +46,7 @@ def same(module: Module, given_: ShardInput, uneven: bool, plans: int, seed: int
         assert walked.alive <= found.alive <= walked.alive | captured  # the walk names what operands read
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from(MESHES), st.booleans())
 def test_of_a_random_function_it_is_what_the_walk_counts(seed: int, count: int, of: tuple, slow: bool) -> None:  # type: ignore[type-arg]
     sizes, uneven, shares = of

@@ -101,7 +101,7 @@ def test_whole_parts() -> None:
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans(), st.booleans())
 def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool, uneven: bool) -> None:
     """Each mesh's cheapest choices, node by node; of four devices also on two axes."""
@@ -346,7 +346,7 @@ def test_a_mesh_of_some_devices_has_the_best(training: bool, shape: str) -> None
     """Wherever the quick ones, and those of one host, are declared."""
     quick, slow = (8e9, 4), (1e9, 2)
     plans = []
-    for groups in itertools.permutations([quick, slow, slow]):
+    for groups in sorted({*itertools.permutations([quick, slow, slow])}):
         topology = hosts(*groups)
         found = on_meshes(shape, training=training).run(step(96, width=4096).extend([topology]), PassContext())
         plan = needed(found, Plan)

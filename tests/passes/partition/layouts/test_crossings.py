@@ -30,7 +30,7 @@ def topology_of(hosts: list[tuple[int, float, float, str]]) -> Topology:
 
 
 @given(st.lists(HOST, min_size=2, max_size=5), st.booleans(), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_no_message_is_quicker_than_the_best_link(
     hosts: list[tuple[int, float, float, str]], returns: bool, data: st.DataObject
 ) -> None:

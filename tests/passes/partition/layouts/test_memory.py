@@ -80,7 +80,7 @@ def saved_here(module: Module, program: LocalProgram, flows: set[str]) -> int:
     return sum(op.facet(Cost, Cost()).saved for op in ours if not any("/shard" in name for name in op.operands))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from(SHAPES), st.booleans(), st.integers(1, 3))
 def test_saved_bytes_are_those_of_the_ops_that_members_run(
     seed: int, count: int, sizes: tuple[int, ...], uneven: bool, in_flight: int
@@ -183,7 +183,7 @@ def bytes_alive(program: LocalProgram) -> int:
     return max(live_bytes(Func("@local", program.args, (), tuple(ops))), default=0)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from([(1,), *SHAPES]), st.booleans())
 def test_workspace_is_what_lives_in_the_programs_of_members(
     seed: int, count: int, sizes: tuple[int, ...], uneven: bool
@@ -231,7 +231,7 @@ def fullest_member(module: Module) -> int:
     return found
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=2)
 @given(
     st.integers(0, 10**6),
     st.integers(3, 10),

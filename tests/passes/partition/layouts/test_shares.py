@@ -152,7 +152,7 @@ def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
     assert given_.value == pytest.approx(every_cost(module, ((2, 1),), uneven))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans())
 def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> None:
     module = random_module(seed, 6, uneven=uneven).extend([unequal(rates)])
@@ -165,7 +165,7 @@ def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> 
     assert free.bound <= free.value
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from(["", "2,1,1", "1,3,2"]), st.booleans())
 def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -> None:
     """By the search and by the walk, which the pass compares; every share but of equal parts, on three types of device."""
@@ -221,7 +221,7 @@ def test_a_limit_holds_for_every_device() -> None:
         through(module, on_meshes(mesh="2", shares="2,1", memory=5500))
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(
     st.lists(st.tuples(st.sampled_from([1e9, 2e9]), st.integers(2500, 9500)), min_size=2, max_size=3),
     st.sampled_from([0, 5000]),

@@ -36,7 +36,7 @@ def redeclared(module: Module, order: Sequence[int]) -> Module:
 
 
 @given(SEEDS, st.sampled_from([[4], [2, 2], [3, 1]]), st.permutations(range(4)), st.sampled_from([0, 4]))
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 def test_the_order_in_which_devices_are_declared_changes_nothing(
     seed: int, hosts: list[int], order: list[int], microbatches: int
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_slow_device_may_be_first_whatever_the_order() -> None:
 @given(
     st.integers(1, 4), st.sampled_from([[1], [2], [4], [2, 2], [2, 1]]), st.integers(0, 3), st.randoms(use_true_random=False)
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes and, if known, the stage."""
     speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]

@@ -38,7 +38,7 @@ from tests.passes.partition.layouts.test_stages import blocks_of, costed, random
 MESHES = [((1,), False, ()), ((2,), False, ()), ((2, 2), False, ()), ((4,), True, ((3, 1, 1, 1),))]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @example(1024, 9, ((2,), False, ()), 1, False)  # two ops in two units read an argument in one layout: it is cut once
 @given(st.integers(0, 10**6), st.integers(3, 14), st.sampled_from(MESHES), st.sampled_from([0, 1, 3]), st.booleans())
 def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatches: int, slow: bool) -> None:  # type: ignore[type-arg]
@@ -108,7 +108,7 @@ def test_bounds_hold_what_microbatches_in_flight_save(family: str, further: tupl
     assert bytes_ == pytest.approx([1024 * often for often in further])
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 @given(st.integers(0, 10**6), st.floats(0.3, 1.0), st.sampled_from([0, 0, 4]))
 def test_what_is_found_fits_by_its_own_count(seed: int, part: float, microbatches: int) -> None:
     module = random_chain(Random(seed), products=2)

@@ -174,7 +174,7 @@ X = np.array([[1.5, -0.0, 0.0], [np.inf, np.nan, -2.0]], np.float32)
 
 
 @given(modules())
-@settings(max_examples=75, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_any_small_graph_gives_the_same_bits(module: Module) -> None:
     assert verify(module, dialects=DIALECTS) == []
     result = canonical(module)
@@ -404,7 +404,7 @@ def test_an_op_that_makes_no_sense_is_left_to_whom_it_concerns(line: str) -> Non
     back=st.permutations(range(2)),
     first=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_a_transpose_on_merged_dimensions(shape: list[int], behind: list[int], back: list[int], first: bool) -> None:
     """Whatever is permuted and however the leading dimensions come back, the same numbers; one op where all is as it was."""
     lead, rest = shape[:-2], shape[-2:]

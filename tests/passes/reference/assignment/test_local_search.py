@@ -50,7 +50,7 @@ def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap
         assert value == pytest.approx(value_of(problem, assignment), abs=1e-9)
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(SEEDS)
 def test_a_load_of_two_sides(seed: int) -> None:
     """The kernel's value is the largest of the one side plus the largest of the other, and no plan is better than the best."""
@@ -80,14 +80,14 @@ def test_plans_are_feasible_and_no_better_than_the_optimum(seed: int, comm: str)
 def test_small_problems_are_solved_to_the_optimum() -> None:
     """Not promised, but where it fails on many the annealing is broken."""
     missed = []
-    for seed in range(60):
+    for seed in range(25):
         problem = random_problem(seed, demands=False)
         optimum = brute_force_any(problem)
         found = local_search(problem, search=SHORT)
         value = math.inf if found is None else value_of(problem, found)
         if value != pytest.approx(optimum):
             missed.append(seed)
-    assert len(missed) <= 2, missed
+    assert len(missed) <= 1, missed
 
 
 def test_the_same_plan_each_time() -> None:

@@ -108,7 +108,7 @@ def small_module(rng: random.Random) -> Module:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=20)
+@settings(max_examples=8)
 def test_a_model_is_refused_only_where_nothing_fits(seed: int) -> None:
     """Where one device does not hold all: what partition and place give is the optimum of all plans that fit, to the byte."""
     rng = random.Random(seed)

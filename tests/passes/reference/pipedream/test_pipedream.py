@@ -203,7 +203,7 @@ def claimed_when_stopped(seed: int) -> Claim:
     return claimed(profile, machines, Budget(ideals=rng.choice((0, 3, 10, 1000)), pairs=rng.choice((-1, 5, 10**6))))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
     assert not claimed_when_stopped(seed).wrong
@@ -250,7 +250,7 @@ def test_windows_lose_nothing(seed: int) -> None:
         assert found.value == (math.inf if trial < best else pytest.approx(best, rel=1e-9))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_compiled_loop_is_what_python_runs(seed: int) -> None:
     rng = random.Random(seed)

@@ -147,7 +147,7 @@ def claimed(graph: TrainingGraph, budget: Budget | None = None) -> list[Claim]:
     return claims
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_answer_is_that_of_brute_force(seed: int) -> None:
     for claim in claimed(random_graph(random.Random(seed))):
@@ -177,14 +177,14 @@ def claimed_when_stopped(seed: int) -> list[Claim]:
     return claimed(graph, Budget(ideals=rng.choice((0, 3, 1000)), pairs=rng.choice((-1, 5, 10**6))))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32))
 def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
     for claim in claimed_when_stopped(seed):
         assert not claim.wrong
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
 def test_the_compiled_loops_are_what_python_runs(seed: int, objective: str) -> None:
     graph = random_graph(random.Random(seed))

@@ -47,7 +47,7 @@ def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, give: float, apar
     assert optimum(relaxed.problem) <= best * (1 + 1e-9)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
 def test_node_bound_is_no_larger(seed: int, chains: bool, comm: str) -> None:
     problem = random_chains(seed, comm=comm) if chains else random_problem(seed, nodes=6, comm=comm)

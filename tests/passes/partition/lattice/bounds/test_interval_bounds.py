@@ -48,7 +48,7 @@ def inside(problem: Problem, interval: Interval, weight: np.ndarray) -> set[froz
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 5))
 def test_cells_hold_every_ideal(seed: int, windows: int) -> None:
     """The first ones together, and the parts of each of them."""

@@ -79,7 +79,7 @@ def joined(problem: Problem) -> Problem:
     return replace(problem, transfer=free, joins=Joins(nets.pins, nets.transfer, nets.side, problem.seconds[None]))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.booleans())
 def test_optimum_stays(seed: int, spoil: bool) -> None:
     problem = branches(seed, spoil=spoil)

@@ -107,7 +107,7 @@ def claimed(seed: int, comm: str) -> list[Claim]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(COMM))
 def test_groups_equal_brute_force(seed: int, comm: str) -> None:
     for claim in claimed(seed, comm):

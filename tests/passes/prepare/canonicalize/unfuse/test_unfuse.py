@@ -113,7 +113,7 @@ def program(form: str, where: int, sizes: list[int], rows: list[int], inner: int
     bias=st.sampled_from(["", "add", "gemm"]),
     transposed=st.booleans(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 def test_any_form_gives_the_same_numbers(
     form: str, where: int, sizes: list[int], rows: list[int], inner: int, bias: str, transposed: bool
 ) -> None:
