@@ -58,10 +58,13 @@ def neighbours(
     move, pair = 0, 0
     for state in range(states):
         while move < len(moves) and moves[move, 0] == state:
-            last[moves[move, 1], shape[moves[move, 2]] * places + moves[move, 4]] |= last[state].any()
+            # Element by element, here and below: of assigned rows numba compiles sentences on shapes that differ, too.
+            for ending in range(last.shape[1]):
+                last[moves[move, 1], shape[moves[move, 2]] * places + moves[move, 4]] |= last[state, ending]
             move += 1
         while pair < len(idle) and idle[pair, 0] == state:
-            last[idle[pair, 1]] |= last[state]
+            for ending in range(last.shape[1]):
+                last[idle[pair, 1], ending] |= last[state, ending]
             pair += 1
     for state in range(states - 1, -1, -1):
         while move > 0 and moves[move - 1, 0] == state:
@@ -69,7 +72,8 @@ def neighbours(
             following[state, shape[moves[move, 2]]] = True
         while pair > 0 and idle[pair - 1, 0] == state:
             pair -= 1
-            following[state] |= following[idle[pair, 1]]
+            for form in range(shapes + 1):
+                following[state, form] |= following[idle[pair, 1], form]
     return last, following
 
 
