@@ -306,9 +306,10 @@ class PartitionPass(LatticeSearch, MeshOptions):
         return self._on_links(module, found, others, context, (now() if self.time_limit is None else started) + self._seconds)
 
     def _on_links(self, module: Module, found: Module, others: Sequence[Topology], context: PassContext, ends: float) -> Module:
-        """``found``, or the plan that is better on the real links: one without replicas, or for one of ``others``: some of the
-        devices, or links all as slow as the slowest (``narrower``). Between hosts links may be far slower than the ports that
-        the search counts. The bound is that of ``found``. ``ends``: of ``now``."""
+        """``found``, or the plan that is better on the real links: one without replicas, one of a single stage, which sends
+        nothing, or one for one of ``others``: some of the devices, or links all as slow as the slowest (``narrower``). Between
+        hosts links may be far slower than the ports that the search counts, and several devices send over one at a time. The
+        bound is that of ``found``. ``ends``: of ``now``."""
         plan, topology = needed(found, Plan), needed(module, Topology)
 
         def put(planned: Module, machines: Topology, inside: PassContext) -> Module:
@@ -326,16 +327,18 @@ class PartitionPass(LatticeSearch, MeshOptions):
             return found
         best = found
         pinned = {text.rpartition("=")[2] for text in self.pins}
-        replicas = dict.fromkeys((self.replicas, 1))
-        tried = [(machines, most) for machines in (topology, *others) for most in replicas][1:]  # the first gave ``found``
-        for number, (machines, most) in enumerate(tried):
+        searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, 1))]
+        tried = [(machines, search) for machines in (topology, *others) for search in searches][1:]  # the first gave ``found``
+        if not self.stages:
+            tried.insert(0, (topology, replace(searches[0], stages=1)))
+        for number, (machines, search) in enumerate(tried):
             left = ends - now()
             if left <= 0 or is_over() or _is_interrupted(context):
                 break
             devices = {device.name for device in machines.devices}
             if not pinned <= devices:
                 continue
-            search = replace(self, replicas=most, hosts=False, time_limit=left / (len(tried) - number))
+            search = replace(search, time_limit=left / (len(tried) - number))
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
                 inside.incumbent = replace(plan, value=least)
                 other = search.searched(module.replace(topology, machines), inside)
