@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
 from dnnc.compile.context import pass_context
@@ -41,13 +42,19 @@ SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 @functools.cache
 def imported(spec: str, batch: int = 4) -> Module:
     """A model, every free dimension bound: the batch comes last where the exporter named two."""
-    free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry))
+    free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry) if spec.startswith("zoo:") else named(spec))
     sizes = {name: batch if name in (free[-1], "s43") else 8 for name in free}  # s43: bert's batch by its mask
     return load_model(spec, sizes, DiagnosticSink()).module
 
 
 def canonical(module: Module) -> Module:
     return CanonicalizePass().run(module, pass_context(DiagnosticSink()))
+
+
+def named(path: str) -> set[str]:
+    """The names of dimensions of the inputs of a file, which to read takes less than to import the model once more."""
+    inputs = onnx.load(path, load_external_data=False).graph.input
+    return {dim.dim_param for one in inputs for dim in one.type.tensor_type.shape.dim if dim.dim_param}
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from passes.timeline.families import step
 from passes.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
 from passes.timeline.simulate import run_rows, simulate
 from tests.passes.partition.layouts.models import prepared
-from tests.passes.partition.layouts.test_stage_plans import SMALL, sharded
+from tests.passes.partition.layouts.test_stage_plans import SMALL
 from tests.passes.partition.on_meshes import on_meshes
 from tests.passes.staging import chain, devices, planned
 from tests.passes.timeline.test_families import equal
@@ -177,8 +178,16 @@ def test_a_module_without_a_plan_is_refused() -> None:
 @pytest.fixture(scope="module")
 def plan_alone() -> Module:
     """Three stages on meshes of two, of 6 microbatches, without backward ops."""
-    model = f"{SMALL.replace('layers=2', 'layers=3')},batch=4"
-    return sharded(model, "preset:cpu-8", training=True, microbatches=6, mesh="2", stages=3)
+    return SchedulePass().run(three_stages("none"), PassContext())
+
+
+@functools.cache
+def three_stages(recompute: str) -> Module:
+    """A searched plan of three stages on meshes of two, of 6 microbatches."""
+    before = prepared(f"{SMALL.replace('layers=2', 'layers=3')},batch=4")[0]
+    told = replace(before.entry, attributes=attributes({RECOMPUTE: recompute}))
+    given = insert_symbols(before.replace(before.entry, told), (load_topology("preset:cpu-8", DiagnosticSink()),))
+    return on_meshes(training=True, microbatches=6, mesh="2", stages=3).run(given, PassContext())
 
 
 @pytest.mark.parametrize(("family", "most"), [("gpipe", [6, 6, 6]), ("1f1b", [3, 2, 1]), ("zb-h1", [3, 3, 3])])
@@ -220,10 +229,7 @@ def test_stages_of_a_device_hold_its_peak_together(kind: str) -> None:
 def test_the_search_charges_what_1f1b_holds(recompute: str) -> None:
     """Counted twice: by the planner from prices of strategies, and on the rows. Where stages run their forward pass again, the
     second of three holds what it received of two microbatches; the first two have buffers for gradients that come back."""
-    prepared_ = prepared(f"{SMALL.replace('layers=2', 'layers=3')},batch=4")[0]
-    told = replace(prepared_.entry, attributes=attributes({RECOMPUTE: recompute}))
-    given = insert_symbols(prepared_.replace(prepared_.entry, told), (load_topology("preset:cpu-8", DiagnosticSink()),))
-    searched = on_meshes(training=True, microbatches=6, mesh="2", stages=3).run(given, PassContext())
+    searched = three_stages(recompute)
     module = SchedulePass().run(searched, PassContext())
     held, plan = memory_over_time(module, simulate(module)), searched.first(Plan)
     assert plan is not None

@@ -345,7 +345,7 @@ def test_the_search_says_what_it_does() -> None:
 
 
 @with_profiles
-@pytest.mark.parametrize("count", [8, 16])
+@pytest.mark.parametrize("count", [8, pytest.param(16, marks=pytest.mark.slow)])
 def test_straight_pipelines_whose_transfers_decide_are_proven(count: int) -> None:
     """Few boundaries of Inception are cheap enough to cut: how far a number of stages can get says more than even balance."""
     solution = solve_pipedream(read(FOLDER / "inception_v3.txt"), Machines(count, 10e9, straight=True))

@@ -187,7 +187,7 @@ def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
 def test_the_compiled_loops_are_what_python_runs(seed: int, objective: str) -> None:
-    graph = random_graph(random.Random(seed))
+    graph = random_graph(random.Random(seed), 3)
     compiled = solve_training(graph, objective)
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
