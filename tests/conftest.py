@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -45,6 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--update-golden is refused under CI=true: golden files are updated and reviewed by a person")
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):  # once, before workers start
         compiled_kernels.fill()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Half of the tests in a row for each of two workers, so that what the tests of a file share is made once, not in each."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.hookimpl(hookwrapper=True)
