@@ -352,7 +352,7 @@ class MeshesSearch(MeshOptions):
                 in_flight = groups_of(module) if objective_of(self.objective).decodes else 0
                 search = StageSearch(bounded(meshes), limits, in_flight)
                 plan, bound = search.run(self.stages), search.bound
-                missing = search.nearest(self.stages) if plan is None else ""
+                missing = search.nearest(self.stages) if plan is None and context.incumbent is None else ""
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)

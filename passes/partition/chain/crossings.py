@@ -172,7 +172,10 @@ class Links:
     def shared(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
         """The bandwidth of the narrowest medium that all routes between the two sides cross; inf where there is none."""
         ways = ((senders, receivers), (receivers, senders)) if self.returns else ((senders, receivers),)
-        media = np.arange(len(self.media))
-        routes = (self.crosses[np.ix_(media, np.array(one), np.array(other))] for one, other in ways)
-        narrowest = (self.media[crossed.all(axis=(1, 2))].min(initial=np.inf) for crossed in routes)
-        return float(max(narrowest))
+        return max(self.narrowest(*way) for way in ways)
+
+    def narrowest(self, senders: Sequence[int], receivers: Sequence[int]) -> float:
+        """As ``shared``, of routes in this direction."""
+        media = np.flatnonzero(self.crosses[:, senders[0], receivers[0]])  # no other can be on all of the routes
+        crossed = self.crosses[np.ix_(media, np.array(senders), np.array(receivers))].all(axis=(1, 2))
+        return float(self.media[media[crossed]].min(initial=np.inf))
