@@ -325,7 +325,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         near = plan.bound * (1 + _NEAR_ON_LINKS) if self.training else 0.0
         if least <= max(plan.value * (1 + TIGHT), near):
             return found
-        best = found
+        best, known = found, context.incumbent.value if context.incumbent is not None else math.inf
         pinned = {text.rpartition("=")[2] for text in self.pins}
         searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, 1))]
         tried = [(machines, search) for machines in (topology, *others) for search in searches][1:]  # the first gave ``found``
@@ -340,7 +340,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
                 continue
             search = replace(search, time_limit=left / (len(tried) - number))
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
-                inside.incumbent = replace(plan, value=least)
+                inside.incumbent = replace(plan, value=min(least, known))
                 other = search.searched(module.replace(topology, machines), inside)
                 other = put(put(other, among(topology, devices), inside), topology, inside)
                 if (value := needed(other, Plan).value) < least:
