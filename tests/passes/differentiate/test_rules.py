@@ -74,7 +74,7 @@ def broadcasts(draw: st.DrawFn, count: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum", "PRelu", "Where"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_arithmetic_that_broadcasts(name: str, data: st.DataObject) -> None:
     several = 3 if name in ("Max", "Min", "Mean", "Sum") else 2

@@ -72,6 +72,7 @@ def prepared(spec: str, topology: str = "preset:h100x4") -> Module:
     return PassManager(parse_pipeline("canonicalize,unfuse,cost")).run(module, pass_context(sink))
 
 
+@lru_cache(maxsize=8)
 def pair(memory: str = "") -> Module:
     module = parse_module(PAIR.replace("MEMORY", f", memory = {memory}" if memory else ""))
     return CostPass().run(module, pass_context(DiagnosticSink()))
