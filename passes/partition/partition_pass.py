@@ -16,7 +16,7 @@ devices and replicas, because they are found quickly and on equal devices hard t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,11 +37,13 @@ from passes.graph.sizes import assessed
 from passes.meshes.undecided import undecided
 from passes.partition.best import Search, best_of, log_plan
 from passes.partition.bridge.lattice_search import LatticeSearch
-from passes.partition.bridge.on_links import among, narrower
+from passes.partition.bridge.on_links import among, narrower, shifted
+from passes.partition.bridge.plan import with_stages
 from passes.partition.faults import NotAnOption
 from passes.partition.options import MICROBATCHES, MeshOptions
-from passes.partition.place import PlacePass
-from passes.solvers.work import clock_left, is_over, now
+from passes.partition.place import PlacePass, stage_ops
+from passes.solvers.work import clock_left, did, is_over, now
+from passes.stages.colocation import colocation
 from passes.timeline.families import SHARING
 
 if TYPE_CHECKING:
@@ -307,21 +309,22 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     def _on_links(self, module: Module, found: Module, others: Sequence[Topology], context: PassContext, ends: float) -> Module:
         """``found``, or the plan that is better on the real links: one without replicas, one of a single stage, which sends
-        nothing, or one for one of ``others``: some of the devices, or links all as slow as the slowest (``narrower``). Between
-        hosts links may be far slower than the ports that the search counts, and several devices send over one at a time. The
-        bound is that of ``found``. ``ends``: of ``now``."""
+        nothing, or one for one of ``others``: some of the devices, or links all as slow as the slowest (``narrower``). Borders
+        of the first and the best are moved. Between hosts links may be far slower than the ports that the search counts, and
+        several devices send over one at a time. The bound is that of ``found``. ``ends``: of ``now``."""
         plan, topology = needed(found, Plan), needed(module, Topology)
 
-        def put(planned: Module, machines: Topology, inside: PassContext) -> Module:
+        def put(planned: Module, inside: PassContext, machines: Topology = topology) -> Module:
             """The module with its stages on devices of ``machines``."""
             plan = needed(planned, Plan)
             planned = planned.replace(plan, replace(plan, port_value=math.inf, bound=0.0))
             planned = planned.replace(needed(planned, Topology), machines)
             return PlacePass(family=self.family, time_limit=max(0.0, ends - now())).run(planned, inside)
 
-        least = math.inf
+        least, placed = math.inf, None
         with suppress(Infeasible), self._beside_a_plan(context) as inside:
-            least = needed(put(found, topology, inside), Plan).value
+            placed = put(found, inside)
+            least = needed(placed, Plan).value
         near = plan.bound * (1 + _NEAR_ON_LINKS) if self.training else 0.0
         if least <= max(plan.value * (1 + TIGHT), near):
             return found
@@ -342,9 +345,14 @@ class PartitionPass(LatticeSearch, MeshOptions):
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
                 inside.incumbent = replace(plan, value=min(least, known))
                 other = search.searched(module.replace(topology, machines), inside)
-                other = put(put(other, among(topology, devices), inside), topology, inside)
+                other = put(put(other, inside, among(topology, devices)), inside)
                 if (value := needed(other, Plan).value) < least:
                     best, least = other, value
+        starts = [one for one in (placed, best) if one is not None and one is not found]
+        for start in starts if not (self.cuts or self.pins) else ():
+            moved = self._with_moved_borders(start, put, context, ends)
+            if (value := needed(moved, Plan).value) < least:
+                best, least = moved, value
         if best is found:
             return found
         chosen, of_all = needed(best, Plan), ("bound", "problem", "stages")
@@ -352,6 +360,27 @@ class PartitionPass(LatticeSearch, MeshOptions):
         texts += [(key, text) for key, text in plan.certificate if key in of_all]
         told, value = replace(chosen, single=plan.single, certificate=tuple(sorted(texts))), chosen.port_value
         return best.replace(chosen, assessed(told, best.entry, value, min(plan.bound, value)))
+
+    def _with_moved_borders(
+        self, placed: Module, put: Callable[[Module, PassContext], Module], context: PassContext, ends: float
+    ) -> Module:
+        """What a module with a placed plan becomes by moving one border after the other for as long as that makes the plan
+        better on the real links. ``put``: puts stages on devices; ``ends``: of ``now``."""
+        classes, improved = context.analyses.get(colocation, placed), True
+        while improved:
+            plan, improved = needed(placed, Plan), False
+            for members in shifted(stage_ops(placed, plan), classes):
+                if now() >= ends or is_over() or _is_interrupted(context):
+                    return placed
+                did("priced", len(placed.entry.ops))
+                free = [replace(one, devices=() if one.device_type else one.devices) for one in plan.stages]
+                moved = with_stages(placed.replace(plan, replace(plan, stages=tuple(free))), members)
+                with suppress(Infeasible), self._beside_a_plan(context) as inside:
+                    moved = put(moved, inside)
+                    if needed(moved, Plan).value < plan.value * (1 - TIGHT):
+                        placed, improved = moved, True
+                        break
+        return placed
 
     @contextmanager
     def _beside_a_plan(self, context: PassContext, has_plan: bool = True) -> Iterator[PassContext]:

@@ -174,6 +174,23 @@ def clusters(topology: Topology, net: Network) -> list[tuple[tuple[str, ...], li
     return sorted(sets, key=lambda one: (-len(one[0]), order[one[0][0]]))
 
 
+def shifted(own: Sequence[Sequence[int]], classes: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, ...]]]:
+    """The stages of these ops, in pipeline order, with one border moved over 1, 2, 4, .. ops; none lies within a class."""
+    number, first = {op: n for n, ops in enumerate(classes) for op in ops}, dict[int, int]()
+    for stage, ops in enumerate(own):
+        for op in ops:
+            first.setdefault(op, stage)  # an op that several stages have is added to the others again
+    once = [tuple(op for op in ops if first[op] == stage) for stage, ops in enumerate(own)]
+    for stage, (before, behind) in enumerate(itertools.pairwise(once)):
+        both, step = (*before, *behind), 1
+        while step < len(both):
+            for cut in (len(before) - step, len(before) + step):
+                head, tail = both[: max(cut, 0)], both[max(cut, 0) :]
+                if head and tail and not {number[op] for op in head} & {number[op] for op in tail}:
+                    yield [*once[:stage], head, tail, *once[stage + 2 :]]
+            step *= 2
+
+
 def _on_ports(asked: Asked, solution: Solution, bound: float) -> Solution:
     """The solution with its value by the port model."""
     value = max(cost.load for cost in plan_costs(asked.problem, solution.stages or ()))

@@ -95,6 +95,17 @@ def test_a_plan_is_no_worse_than_one_of_fewer_choices(seed: int, options: dict[s
     assert plan.bound <= narrow.value * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("seed", "best"), [(7, 0.1231), (19, 0.07791), (24, 0.02623), (27, 0.03322), (42, 0.05046)])
+def test_borders_are_where_links_are_fast(seed: int, best: float) -> None:
+    """The plan of three stages that ports find best was 0.3 to 43 % slower than with borders moved; but for the first, which
+    is 15 % from it, these are the best of all three stages."""
+    topology = needed(random_module(Random(seed).randrange(1 << 30), training=False), Topology)
+    text = text_of([784, 512, 512, 512, 512, 512, 10], False, [2, 2], [1] * 4, 1e9, 1e8, ("Relu",))
+    module = ir.load_module(text.replace("tensor<4x", "tensor<64x"), dialects=DIALECTS)
+    module = CostPass().run(module.replace(needed(module, Topology), topology), PassContext(dialects=DIALECTS))
+    assert planned(module, stages=3).value <= best
+
+
 @pytest.mark.parametrize(("seed", "options"), [(38, {"comm": "overlap"}), (226, {"objective": "training"})])
 def test_all_searches_keep_to_the_stated_limit(seed: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each search takes all the counted time that it may; that for the real links is not without any."""
