@@ -175,8 +175,8 @@ def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str
 def _by_host(net: Network, group: Sequence[str]) -> list[tuple[tuple[str, str], int]]:
     """As ``_by_class``, of a group with the same devices of four hosts or more that can be exchanged: all pairs inside a host,
     and those to the next host as often as there are others. Exchanging hosts exchanges their routes, so a medium of one host,
-    or of all, is crossed by as many. Empty for other groups, where names of links decided between routes, and where two hosts
-    have a medium of their own: the next host but one is then reached over others."""
+    or of all, is crossed by as many. Empty for other groups, where names of links decided between routes, and where the next
+    host and the next but one are reached over different media, as where each pair of hosts has one of its own."""
     hosts: dict[str, list[str]] = {}
     for name in group:
         hosts.setdefault(net.host(name), []).append(name)

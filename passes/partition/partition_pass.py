@@ -55,11 +55,11 @@ MIXED = "stages with a mesh among them"
 _NEAR = 0.05
 """Relative: a plan of a training step on single devices that is so near its bound is not looked for again on meshes."""
 _NEAR_ON_LINKS = 0.01
-"""The same for machines with slower links (``_on_links``). Of 700 random training steps real links cost 25 up to 5 % more than
-ports: there plans were better by 44, 1 and 0.7 %, the last alone nearer its bound than this, as were six without a better plan.
-A search takes about as long again."""
+"""Relative: a plan of a training step that is so near its bound is not looked for again on the real links, which takes about as
+long again. Of 700 random steps real links cost 25 up to 5 % more than ports; looking again improved three of these, by 44, 1
+and 0.7 %. Seven of the 25 were within 1 % of their bound: the last of the three, and six that had no better plan."""
 _FOR_LINKS = 0.2
-"""Part of a stated time limit that is kept for these machines."""
+"""Part of a stated time limit that is kept for plans on the real links."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
     ``stages``: exactly so many (0: as many as are best). ``replicas``: most devices that a stage may run on, each handling
     every so-many-th sample (0: as many as there are). ``microbatches``: of a training step (0: 8, and 1 where one stage on a
     mesh is asked for), ordered as ``family`` does (empty: as 1F1B; ``passes.timeline.families``). ``time_limit``: seconds of
-    counted work of each search (none: 10, on meshes 60).
+    counted work of each search (none: 10, on meshes 60); where it is stated, that of single devices keeps a fifth for plans on
+    the real links.
 
     On single devices: ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``:
     tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``chunks``: stages on each device
@@ -295,17 +296,17 @@ class PartitionPass(LatticeSearch, MeshOptions):
         """The module with the best plan on single devices and replicas, on the real links, not placed yet. A stated time limit
         is that of both searches together; without one each has its own. Raises as ``run``."""
         topology, search, clock = needed(module, Topology), self, math.inf
-        looks = self.chunks == 1 and self.hosts and not objective_of(self.objective).decodes
-        looks = looks and not (self.training and states_bytes(module.entry))
-        others = list(narrower(topology, context.analyses.get(network, topology))) if looks else []
-        if others and self.time_limit is not None:
+        tries_links = self.chunks == 1 and self.hosts and not objective_of(self.objective).decodes
+        tries_links = tries_links and not (self.training and states_bytes(module.entry))
+        machines = list(narrower(topology, context.analyses.get(network, topology))) if tries_links else []
+        if machines and self.time_limit is not None:
             search, clock = replace(self, time_limit=(1 - _FOR_LINKS) * self.time_limit), (1 - _FOR_LINKS) * clock_left()
         started = now()
         with replace(context, clock=clock).limited(self.name):
             found = search.searched(module, context)
-        if not looks or _is_interrupted(context):
+        if not tries_links or _is_interrupted(context):
             return found
-        return self._on_links(module, found, others, context, (now() if self.time_limit is None else started) + self._seconds)
+        return self._on_links(module, found, machines, context, (now() if self.time_limit is None else started) + self._seconds)
 
     def _on_links(self, module: Module, found: Module, others: Sequence[Topology], context: PassContext, ends: float) -> Module:
         """``found``, or the plan that is better on the real links: one without replicas, one of a single stage, which sends
@@ -332,7 +333,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         pinned = {text.rpartition("=")[2] for text in self.pins}
         searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, 1))]
         tried = [(machines, search) for machines in (topology, *others) for search in searches][1:]  # the first gave ``found``
-        if not self.stages:
+        if not (self.stages or self.cuts or len(pinned) > 1):
             tried.insert(0, (topology, replace(searches[0], stages=1)))
         for number, (machines, search) in enumerate(tried):
             left = ends - now()
@@ -341,14 +342,14 @@ class PartitionPass(LatticeSearch, MeshOptions):
             devices = {device.name for device in machines.devices}
             if not pinned <= devices:
                 continue
-            search = replace(search, time_limit=left / (len(tried) - number))
+            search = replace(search, time_limit=left / (len(tried) - number + 1))  # borders are moved afterwards
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
                 inside.incumbent = replace(plan, value=min(least, known))
                 other = search.searched(module.replace(topology, machines), inside)
                 other = put(put(other, inside, among(topology, devices)), inside)
                 if (value := needed(other, Plan).value) < least:
                     best, least = other, value
-        starts = [one for one in (placed, best) if one is not None and one is not found]
+        starts = [one for one in (best, placed) if one is not None and one is not found]
         for start in starts if not (self.cuts or self.pins) else ():
             moved = self._with_moved_borders(start, put, context, ends)
             if (value := needed(moved, Plan).value) < least:
@@ -366,26 +367,29 @@ class PartitionPass(LatticeSearch, MeshOptions):
     ) -> Module:
         """What a module with a placed plan becomes by moving one border after the other for as long as that makes the plan
         better on the real links. ``put``: puts stages on devices; ``ends``: of ``now``."""
-        classes, improved = context.analyses.get(colocation, placed), True
-        while improved:
-            plan, improved = needed(placed, Plan), False
-            for members in shifted(stage_ops(placed, plan), classes):
-                if now() >= ends or is_over() or _is_interrupted(context):
-                    return placed
-                did("priced", len(placed.entry.ops))
-                free = [replace(one, devices=() if one.device_type else one.devices) for one in plan.stages]
-                moved = with_stages(placed.replace(plan, replace(plan, stages=tuple(free))), members)
-                with suppress(Infeasible), self._beside_a_plan(context) as inside:
-                    moved = put(moved, inside)
-                    if needed(moved, Plan).value < plan.value * (1 - TIGHT):
-                        placed, improved = moved, True
-                        break
+        if _is_interrupted(context):
+            return placed
+        with self._beside_a_plan(context) as inside:
+            classes, improved = inside.analyses.get(colocation, placed), True
+            while improved:
+                plan, improved = needed(placed, Plan), False
+                stages = tuple(replace(one, devices=() if one.device_type else one.devices) for one in plan.stages)
+                free = placed.replace(plan, replace(plan, stages=stages))
+                for members in shifted(stage_ops(placed, plan), classes):
+                    if now() >= ends or is_over() or _is_interrupted(inside):
+                        return placed
+                    did("priced", len(placed.entry.ops))
+                    with suppress(Infeasible):
+                        moved = put(with_stages(free, members), inside)
+                        if needed(moved, Plan).value < plan.value * (1 - TIGHT):
+                            placed, improved = moved, True
+                            break
         return placed
 
     @contextmanager
     def _beside_a_plan(self, context: PassContext, has_plan: bool = True) -> Iterator[PassContext]:
-        """The context of a further search, whose counts and warnings are not told, but that it was interrupted is; which ends
-        it and no more where there is a plan already."""
+        """Yields the context of a further search: its counts and warnings are dropped, but an interrupt is counted in
+        ``context``. With ``has_plan`` an interrupt of Python ends this search alone."""
         inside = replace(context, statistics={}, sink=DiagnosticSink())
         try:
             yield inside

@@ -11,9 +11,9 @@ _SMALLER = "a smaller --learning-rate, or other data"
 
 
 class NoElementType(Fault, code="E0702"):
-    """PyTorch has no tensors of this element type."""
+    """PyTorch has no tensors of this element type, or its checkpoints cannot hold them."""
 
-    message = "torch has no element type {element_type}"
+    message = "torch, or the format of its checkpoints, has no element type {element_type}"
     element_type: str
 
 

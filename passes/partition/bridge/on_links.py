@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -175,19 +176,23 @@ def clusters(topology: Topology, net: Network) -> list[tuple[tuple[str, ...], li
 
 
 def shifted(own: Sequence[Sequence[int]], classes: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, ...]]]:
-    """The stages of these ops, in pipeline order, with one border moved over 1, 2, 4, .. ops; none lies within a class."""
+    """The stages of these ops, in pipeline order, with one border moved by 1, 2, 4, .. of the places where it splits no class.
+    Positional ops are in the first of their stages alone: ``with_stages`` copies them again."""
     number, first = {op: n for n, ops in enumerate(classes) for op in ops}, dict[int, int]()
     for stage, ops in enumerate(own):
         for op in ops:
-            first.setdefault(op, stage)  # an op that several stages have is added to the others again
+            first.setdefault(op, stage)
     once = [tuple(op for op in ops if first[op] == stage) for stage, ops in enumerate(own)]
     for stage, (before, behind) in enumerate(itertools.pairwise(once)):
         both, step = (*before, *behind), 1
-        while step < len(both):
-            for cut in (len(before) - step, len(before) + step):
-                head, tail = both[: max(cut, 0)], both[max(cut, 0) :]
-                if head and tail and not {number[op] for op in head} & {number[op] for op in tail}:
-                    yield [*once[:stage], head, tail, *once[stage + 2 :]]
+        last = {number[op]: place for place, op in enumerate(both)}
+        furthest = itertools.accumulate((last[number[op]] for op in both), max)
+        borders = [border for border, end in enumerate(furthest, 1) if end < border < len(both)]
+        here = bisect_left(borders, len(before))
+        while step <= len(borders):
+            for place in (here - step, here + step):
+                if 0 <= place < len(borders):
+                    yield [*once[:stage], both[: borders[place]], both[borders[place] :], *once[stage + 2 :]]
             step *= 2
 
 

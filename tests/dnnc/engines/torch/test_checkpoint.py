@@ -238,7 +238,7 @@ def test_a_tensor_has_the_elements_of_an_array(name: str, shape: tuple[int, ...]
 
 
 def test_an_array_that_torch_has_no_type_for() -> None:
-    with pytest.raises(InvalidInput, match="torch has no element type float8_e3m4"):
+    with pytest.raises(InvalidInput, match="torch, or the format of its checkpoints, has no element type float8_e3m4"):
         from_array(np.zeros(2, user_dtype("float8_e3m4")))
 
 

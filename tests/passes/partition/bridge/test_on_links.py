@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -20,7 +21,8 @@ from passes.costs.memory.stage import most_bytes
 from passes.costs.network import network
 from passes.framework.base import PassContext, needed
 from passes.graph.graph import cuts_of
-from passes.partition.bridge.on_links import among, clusters, narrower
+from passes.partition import partition_pass
+from passes.partition.bridge.on_links import among, clusters, narrower, shifted
 from passes.partition.bridge.plan import with_stages
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
@@ -95,15 +97,19 @@ def test_a_plan_is_no_worse_than_one_of_fewer_choices(seed: int, options: dict[s
     assert plan.bound <= narrow.value * (1 + 1e-9)
 
 
+def perceptron(seed: int) -> Module:
+    """Six layers on random machines."""
+    topology = needed(random_module(Random(seed).randrange(1 << 30), training=False), Topology)
+    text = text_of([784, 512, 512, 512, 512, 512, 10], False, [2, 2], [1] * 4, 1e9, 1e8, ("Relu",))
+    module = ir.load_module(text.replace("tensor<4x", "tensor<64x"), dialects=DIALECTS)
+    return CostPass().run(module.replace(needed(module, Topology), topology), PassContext(dialects=DIALECTS))
+
+
 @pytest.mark.parametrize(("seed", "best"), [(7, 0.1231), (19, 0.07791), (24, 0.02623), (27, 0.03322), (42, 0.05046)])
 def test_borders_are_where_links_are_fast(seed: int, best: float) -> None:
     """The plan of three stages that ports find best was 0.3 to 43 % slower than with borders moved; but for the first, which
     is 15 % from it, these are the best of all three stages."""
-    topology = needed(random_module(Random(seed).randrange(1 << 30), training=False), Topology)
-    text = text_of([784, 512, 512, 512, 512, 512, 10], False, [2, 2], [1] * 4, 1e9, 1e8, ("Relu",))
-    module = ir.load_module(text.replace("tensor<4x", "tensor<64x"), dialects=DIALECTS)
-    module = CostPass().run(module.replace(needed(module, Topology), topology), PassContext(dialects=DIALECTS))
-    assert planned(module, stages=3).value <= best
+    assert planned(perceptron(seed), stages=3).value <= best
 
 
 @pytest.mark.parametrize(("seed", "options"), [(38, {"comm": "overlap"}), (226, {"objective": "training"})])
@@ -144,6 +150,17 @@ def test_a_plan_of_another_kind_is_to_be_beaten_by_all_searches(monkeypatch: pyt
     assert max(told) == known.value
 
 
+def test_a_border_is_moved_over_whole_classes() -> None:
+    """Over 1, 2, 4, .. of the places where it may be; an op that both stages have is in the first of them."""
+    classes = [tuple(range(first, first + 3)) for first in range(0, 24, 3)]
+    found = [len(head) for head, _ in shifted([range(12), [2, *range(12, 24)]], classes)]
+    assert found == [9, 15, 6, 18]
+    assert all([*head, *tail] == [*range(24)] for head, tail in shifted([range(12), range(12, 24)], classes))
+    assert list(shifted([range(24)], classes)) == []
+    first, last = shifted([range(2), range(2, 4), range(4, 6)], [(op,) for op in range(6)]), [(0, 1), (2, 3, 4), (5,)]
+    assert last in list(first)
+
+
 @pytest.mark.parametrize("where", ["search", "place"])
 def test_an_interrupt_ends_it_with_the_plan_so_far_and_is_told(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, context = random_module(226, training=True), PassContext(dialects=DIALECTS, sink=DiagnosticSink())
@@ -165,6 +182,22 @@ def test_an_interrupt_ends_it_with_the_plan_so_far_and_is_told(where: str, monke
     found = PartitionPass(replicas=0, objective="training").run(module, context)
     assert found.first(Plan) is not None
     assert len(searches) == 2
+    assert context.statistics["partition"]["interrupted"] == 1
+
+
+def test_an_interrupt_while_borders_are_moved_keeps_the_plan_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+
+    def interrupted(module: Module, members: Sequence[Sequence[int]]) -> Module:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return with_stages(module, members)
+
+    monkeypatch.setattr(partition_pass, "with_stages", interrupted)
+    module, context = perceptron(7), PassContext(dialects=DIALECTS, sink=DiagnosticSink())
+    assert PartitionPass(stages=3).run(module, context).first(Plan) is not None
+    assert len(calls) == 3
     assert context.statistics["partition"]["interrupted"] == 1
 
 
