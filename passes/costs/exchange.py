@@ -187,10 +187,12 @@ def _by_host(net: Network, group: Sequence[str]) -> list[tuple[tuple[str, str], 
         [pair for one, two in zip(own, own[by:] + own[:by], strict=True) for pair in itertools.product(one, two)]
         for by in (1, 2)
     ]
+    found = [(pair, 1) for names in own for pair in itertools.permutations(names, 2)]
+    found += [(pair, len(own) - 1) for pair in around[0]]
+    if any(net.is_named(*pair) for pair, _ in found):
+        return []
     crossing = [Counter(name for pair in pairs for name, _ in net.path(*pair).media) for pairs in around]
-    inside = [(pair, 1) for names in own for pair in itertools.permutations(names, 2)]
-    found = inside + [(pair, len(own) - 1) for pair in around[0]]
-    return [] if crossing[0] != crossing[1] or any(net.is_named(*pair) for pair, _ in found) else found
+    return found if crossing[0] == crossing[1] else []
 
 
 def _by_class(net: Network, group: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:

@@ -58,7 +58,7 @@ def neighbours(
     move, pair = 0, 0
     for state in range(states):
         while move < len(moves) and moves[move, 0] == state:
-            # Element by element, here and below: of assigned rows numba compiles sentences on shapes that differ, too.
+            # Element by element, here and below: for whole rows numba compiles a message on shapes that differ, in seconds.
             for ending in range(last.shape[1]):
                 last[moves[move, 1], shape[moves[move, 2]] * places + moves[move, 4]] |= last[state, ending]
             move += 1

@@ -15,6 +15,7 @@ from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.onnx.ort import load_onnxruntime
 from tests.dnnc.api.models import batch, build_of, equal, lookup
 from tests.dnnc.engines.onnxruntime.processes import nothing_left
+from tests.slow_cases import slow_but
 
 PLANS: dict[str, dict[str, Any]] = {
     "stages": {"cuts": ["p"]},
@@ -23,7 +24,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["mesh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("stages", "replicas"))])
+@pytest.mark.parametrize("kind", slow_but(PLANS, "mesh"))
 def test_a_token_out_of_range_fails_its_own_request(tmp_path: Path, kind: str) -> None:
     whole = load_onnxruntime().InferenceSession(lookup().SerializeToString())
     with nothing_left(), build_of(tmp_path, **PLANS[kind]).start() as session:

@@ -20,6 +20,7 @@ from dnnc.compile.driver import compile_model
 from dnnc.compile.flags import CompileOptions
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import digest_file
+from tests.slow_cases import slow_but
 
 COLUMNS = 64
 X = np.linspace(-1, 1, COLUMNS, dtype=np.float32)[None]
@@ -67,7 +68,7 @@ MAKERS: dict[str, tuple[Make, str]] = {
 TRAINING: dict[str, Any] = {"objective": "training", "microbatches": 2}
 
 
-@pytest.fixture(params=["in the model", *(pytest.param(name, marks=pytest.mark.slow) for name in ("beside it", "of IR text"))])
+@pytest.fixture(params=slow_but(MAKERS, "in the model"))
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Make, Path]:
     """The model, how it was made, and the file of its weights."""
     maker, name = MAKERS[request.param]

@@ -26,6 +26,7 @@ from tests.dnnc.workloads.workload_files import (
     random_training,
     text_of,
 )
+from tests.slow_cases import slow_but
 
 REFERENCE = {
     "op-bert_l-3_inference": 27.918568,
@@ -52,9 +53,7 @@ TRAINING = {"op-bert_l-3_training": 65.303149, "layer-bert24_training": 41.7458,
 """Contiguous training optima (max FW + BW) of the reference, to the digits it prints."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("op-")) for name in sorted(TRAINING)]
-)
+@pytest.mark.parametrize("name", slow_but(TRAINING, "layer-bert24_training", "layer-resnet50_training"))
 def test_training_of_the_reference_table(shared_dir: Path, name: str) -> None:
     path = shared_dir / "workloads" / "device-placement" / "throughput" / f"{name}.json"
     result = solve_file(SolveOptions(str(path)), sink=DiagnosticSink())

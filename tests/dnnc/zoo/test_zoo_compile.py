@@ -9,15 +9,12 @@ import pytest
 from dnnc.cli import main
 from tests.dnnc.onnx.test_models import compile_and_check
 from tests.dnnc.zoo.zoo_models import SMALL
+from tests.slow_cases import slow_but
 
-FAMILIES = (
-    "by capacity",
-    "t5-large",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt3-175b", "llama-70b", "mixtral-8x7b", "vit-base")),
-)
+FAMILIES = ("gpt3-175b", "llama-70b", "mixtral-8x7b", "by capacity", "t5-large", "vit-base")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_but(FAMILIES, "by capacity", "t5-large"))
 def test_two_stages_compute_the_same(name: str, tmp_path: Path) -> None:
     compile_and_check(f"zoo:{SMALL[name]}", 2, tmp_path / "build")
 

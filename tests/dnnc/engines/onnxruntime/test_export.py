@@ -26,6 +26,7 @@ from ir.core.module import Declared, External, Func, Module, Random, Resource, S
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from tests.dnnc.onnx.models import load, model
+from tests.slow_cases import slow_but
 
 
 def _exported(module: Module, folder: Path, **options: Any) -> onnx.ModelProto:
@@ -138,9 +139,7 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama", "vit"))]
-)
+@pytest.mark.parametrize("name", slow_but(SHARED, "bert", "resnet"))
 def test_shared_models_run_the_same(shared_dir: Path, name: str) -> None:
     path = shared_dir / "models" / f"{name}.onnx"
     sink = DiagnosticSink()
