@@ -33,7 +33,7 @@ from passes.partition.chain.bounding import Bounding, Form
 from passes.partition.chain.pipeline import StageRun, alike
 from passes.partition.layouts.decide import decisions_of, truthful, truthful_plan
 from passes.partition.layouts.mesh.alive import Alive
-from passes.partition.layouts.mesh.fitting import Fitter
+from passes.partition.layouts.mesh.fitting import MOST_TRIES, Fitter
 from passes.partition.layouts.problem.build import ShardInput
 from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, ShardPlan, solve
@@ -47,8 +47,6 @@ SHARE = 0.2
 """Part of the time left that all searches of the stages of one sequence take together, but for these ``LEAST``."""
 NEVER = 1e6
 """Seconds that a stage is told to spend on a value in another layout than the stated one."""
-MOST_TRIES = 5
-"""Limits of weights under which a plan is looked for that fits with all that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,26 +278,17 @@ class StageSolver:
         return self.plans[key]
 
     def fitting(self, stage: StageTask) -> ShardPlan | None:
-        """The quickest plan that was found whose weights, workspace and buffers are within the limit: under limits of weights
-        that are lower by what is missing, then with what is alive as memory of the ops that make and read it."""
+        """The quickest plan that was found whose weights, workspace and buffers are within the limit."""
         limit = self.bounding.limit(stage.run.block.mesh)
         if limit is None:
             return self.new_plan(stage, None)
         fitter, run = _StageFitter(self, stage, limit - stage.buffers), stage.run
         least = self.bounding.workspace.inside(run.block.mesh, stage.cutter.given)[run.first, run.behind]
-        room = limit - stage.buffers - float(least)
-        plan = first = self.new_plan(stage, room)
-        for _ in range(MOST_TRIES):
-            if plan is None or fitter.fits(plan.choices):
-                break
-            room = min(room, plan.memory) - (fitter.needs(plan.choices).total - limit + stage.buffers)
-            plan = self.new_plan(stage, room)
-        else:
-            plan = None
-        if first is None or plan is first:
-            return plan
-        other = fitter.lower(first, True, min(self.until, now() + LONGEST))
-        found = min((one for one in (plan, other) if one is not None), key=lambda one: one.value, default=None)
+        first = self.new_plan(stage, limit - stage.buffers - float(least))
+        if first is None or fitter.fits(first.choices):
+            return first
+        ends = now() + max(LEAST * MOST_TRIES, min(LONGEST, self.until - now()))
+        found = min(fitter.lowered(first, ends), key=lambda one: one.value, default=None)
         if found is None and fitter.nearest is not None:
             needs = replace(fitter.nearest, buffers=fitter.nearest.buffers + stage.buffers)
             self.nearest = lacking("a stage of the nearest needs", needs, run.block.mesh.devices[0], limit)

@@ -140,11 +140,15 @@ class Fitter:
 
     def others(self, plan: ShardPlan, ends: float) -> Iterator[ShardPlan]:
         """Plans that fit where ``plan`` does not, each way to look for them in turn."""
+        yield from self.lowered(plan, ends)
+        yield from (named for named in self.named if self.fits(named.choices))
+
+    def lowered(self, plan: ShardPlan, ends: float) -> Iterator[ShardPlan]:
+        """Those under lower limits, as the problem is, then where what was alive is memory too."""
         for leaning in (False, True):
             lower = self.lower(plan, leaning, ends)
             if lower is not None:
                 yield lower
-        yield from (named for named in self.named if self.fits(named.choices))
 
     def lower(self, plan: ShardPlan, leaning: bool, ends: float) -> ShardPlan | None:
         """The first plan that fits under ever lower limits: lower by what is missing or, where no plan is within that, by half
