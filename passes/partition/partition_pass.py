@@ -135,10 +135,10 @@ class PartitionPass(LatticeSearch, MeshOptions):
     def _step_microbatches(self) -> int:
         return super()._step_microbatches if self.mesh == ANY_FORM else self.step_microbatches
 
-    def searched(self, module: Module, context: PassContext) -> Module:
+    def searched(self, module: Module, context: PassContext, made: list[Module] | None = None) -> Module:
         """The module with a plan on single devices and replicas, not placed yet. Raises as ``run``."""
         if not objective_of(self.objective).decodes:
-            return super().searched(module, context)
+            return super().searched(module, context, made)
         from passes.partition.decoding.planned import Wanted, planned
 
         module, topology = undecided(module), needed(module, Topology)
@@ -301,18 +301,29 @@ class PartitionPass(LatticeSearch, MeshOptions):
         machines = list(narrower(topology, context.analyses.get(network, topology))) if tries_links else []
         if machines and self.time_limit is not None:
             search, clock = replace(self, time_limit=(1 - _FOR_LINKS) * self.time_limit), (1 - _FOR_LINKS) * clock_left()
+        made: list[Module] = []
         started = now()
         with replace(context, clock=clock).limited(self.name):
-            found = search.searched(module, context)
+            found = search.searched(module, context, made)
         if not tries_links or _is_interrupted(context):
             return found
-        return self._on_links(module, found, machines, context, (now() if self.time_limit is None else started) + self._seconds)
+        ends = (now() if self.time_limit is None else started) + self._seconds
+        return self._on_links(module, found, made, machines, context, ends)
 
-    def _on_links(self, module: Module, found: Module, others: Sequence[Topology], context: PassContext, ends: float) -> Module:
-        """``found``, or the plan that is better on the real links: one without replicas, one of a single stage, which sends
-        nothing, or one for one of ``others``: some of the devices, or links all as slow as the slowest (``narrower``). Borders
-        of the first and the best are moved. Between hosts links may be far slower than the ports that the search counts, and
-        several devices send over one at a time. The bound is that of ``found``. ``ends``: of ``now``."""
+    def _on_links(
+        self,
+        module: Module,
+        found: Module,
+        made: Sequence[Module],
+        others: Sequence[Topology],
+        context: PassContext,
+        ends: float,
+    ) -> Module:
+        """``found``, or the plan that is better on the real links: one of ``made``, which the search made on the way, one
+        without replicas, one of a single stage, which sends nothing, or one for one of ``others``: some of the devices, or
+        links all as slow as the slowest (``narrower``). Borders of the first and the best are moved. Between hosts links may
+        be far slower than the ports that the search counts, and several devices send over one at a time. The bound is that of
+        ``found``. ``ends``: of ``now``."""
         plan, topology = needed(found, Plan), needed(module, Topology)
 
         def put(planned: Module, inside: PassContext, machines: Topology = topology) -> Module:
@@ -330,8 +341,22 @@ class PartitionPass(LatticeSearch, MeshOptions):
         if least <= max(plan.value * (1 + TIGHT), near):
             return found
         best, known = found, context.incumbent.value if context.incumbent is not None else math.inf
+
+        def consider(made: Sequence[Module], machines: Topology) -> None:
+            """Keeps the best of these plans for ``machines``."""
+            nonlocal best, least
+            within = among(topology, {device.name for device in machines.devices})
+            for one in made:
+                if needed(one, Plan).value < least and now() < ends and not _is_interrupted(context):
+                    with suppress(Infeasible), self._beside_a_plan(context) as inside:
+                        one = put(one if within is topology else put(one, inside, within), inside)
+                        if (value := needed(one, Plan).value) < least:
+                            best, least = one, value
+
+        consider([one for one in made if one.entry is not found.entry], topology)
         pinned = {text.rpartition("=")[2] for text in self.pins}
-        searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, 1))]
+        fewer = () if self.training and not self.stages else (1,)  # training in any number of stages looks at few by itself
+        searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, *fewer))]
         tried = [(machines, search) for machines in (topology, *others) for search in searches][1:]  # the first gave ``found``
         if not (self.stages or self.cuts or len(pinned) > 1):
             tried.insert(0, (topology, replace(searches[0], stages=1)))
@@ -339,16 +364,15 @@ class PartitionPass(LatticeSearch, MeshOptions):
             left = ends - now()
             if left <= 0 or is_over() or _is_interrupted(context):
                 break
-            devices = {device.name for device in machines.devices}
-            if not pinned <= devices:
+            if not pinned <= {device.name for device in machines.devices}:
                 continue
             search = replace(search, time_limit=left / (len(tried) - number + 1))  # borders are moved afterwards
+            also: list[Module] = []
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
                 inside.incumbent = replace(plan, value=min(least, known))
-                other = search.searched(module.replace(topology, machines), inside)
-                other = put(put(other, inside, among(topology, devices)), inside)
-                if (value := needed(other, Plan).value) < least:
-                    best, least = other, value
+                other = search.searched(module.replace(topology, machines), inside, also)
+                also = also or [other]
+            consider(also, machines)
         starts = [one for one in (best, placed) if one is not None and one is not found]
         for start in starts if not (self.cuts or self.pins) else ():
             moved = self._with_moved_borders(start, put, context, ends)

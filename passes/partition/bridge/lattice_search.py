@@ -122,14 +122,15 @@ class LatticeSearch(PlanOptions, Pass):
     def _seconds(self) -> float:
         return SECONDS if self.time_limit is None else self.time_limit
 
-    def searched(self, module: Module, context: PassContext) -> Module:
-        """As ``run``, of an expanded module."""
+    def searched(self, module: Module, context: PassContext, made: list[Module] | None = None) -> Module:
+        """As ``run``, of an expanded module. ``made`` is given the module with each plan that was made on the way, of other
+        numbers of stages and replicas."""
         topology = needed(module, Topology)
         module = undecided(module)
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
         steps = self.objective == TRAINING.name and planned is Planned.OPS
         if steps:
-            found = self._trained(module, topology, context)
+            found = self._trained(module, topology, context, [] if made is None else made)
         else:
             self._check(topology, planned)
             found = self._planned(module, topology, context, beaten=_worth(context))
@@ -157,9 +158,8 @@ class LatticeSearch(PlanOptions, Pass):
         if self.comm != "sum":
             raise UsageError(NotAnOption(f"--comm {self.comm}", "objective=training"), where=self.name)
 
-    def _trained(self, module: Module, topology: Topology, context: PassContext) -> Module:
-        """The module with a plan for training steps."""
-
+    def _trained(self, module: Module, topology: Topology, context: PassContext, made: list[Module]) -> Module:
+        """The module with a plan for training steps; ``made`` is given all that were found."""
         steps = self._steps(module, topology, context)
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         every, most, beaten = len(topology.devices), steps.replicas, _worth(context)
@@ -184,7 +184,8 @@ class LatticeSearch(PlanOptions, Pass):
             told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else any_devices)
             if any_number:  # the bound becomes one of any number of stages and replicas
                 told = replace(told, certificate=self._of_any_number(told, module, steps))
-            return found.replace(plan, told), told, plan.bound
+            made.append(found.replace(plan, told))
+            return made[-1], told, plan.bound
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)

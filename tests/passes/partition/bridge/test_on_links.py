@@ -117,11 +117,11 @@ def test_all_searches_keep_to_the_stated_limit(seed: int, options: dict[str, Any
     """Each search takes all the counted time that it may; that for the real links is not without any."""
     original, asked = PartitionPass.searched, list[float]()
 
-    def searched(self: PartitionPass, module: Module, context: PassContext) -> Module:
+    def searched(self: PartitionPass, module: Module, context: PassContext, made: list[Module] | None = None) -> Module:
         assert self.time_limit is not None
         asked.append(self.time_limit)
         ends = now() + self.time_limit
-        found = original(self, module, context)
+        found = original(self, module, context, made)
         did("step", max(0.0, ends - now()) / RATES["step"])
         return found
 
@@ -139,10 +139,10 @@ def test_a_plan_of_another_kind_is_to_be_beaten_by_all_searches(monkeypatch: pyt
     plan = needed(search.searched(module, context), Plan)
     known = replace(plan, value=1.01 * plan.value)
 
-    def searched(self: PartitionPass, module: Module, context: PassContext) -> Module:
+    def searched(self: PartitionPass, module: Module, context: PassContext, made: list[Module] | None = None) -> Module:
         assert context.incumbent is not None
         told.append(context.incumbent.value)
-        return original(self, module, context)
+        return original(self, module, context, made)
 
     monkeypatch.setattr(PartitionPass, "searched", searched)
     search._within_limit(module, replace(context, incumbent=known))
@@ -164,16 +164,18 @@ def test_a_border_is_moved_over_whole_classes() -> None:
 @pytest.mark.parametrize("where", ["search", "place"])
 def test_an_interrupt_ends_it_with_the_plan_so_far_and_is_told(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, context = random_module(226, training=True), PassContext(dialects=DIALECTS, sink=DiagnosticSink())
-    original, searches = PartitionPass.searched, list[int]()
+    original, searches, ended = PartitionPass.searched, list[int](), list[int]()
 
-    def searched(self: PartitionPass, module: Module, context: PassContext) -> Module:
+    def searched(self: PartitionPass, module: Module, context: PassContext, made: list[Module] | None = None) -> Module:
         searches.append(len(searches))
         if where == "search" and len(searches) == 2:
+            ended.append(2)
             raise KeyboardInterrupt
-        return original(self, module, context)
+        return original(self, module, context, made)
 
     def improve(self: PlacementSearch, start: Placement) -> None:
-        if len(searches) == 2:
+        if len(searches) >= 2:
+            ended.append(len(searches))
             raise KeyboardInterrupt
 
     monkeypatch.setattr(PartitionPass, "searched", searched)
@@ -181,7 +183,7 @@ def test_an_interrupt_ends_it_with_the_plan_so_far_and_is_told(where: str, monke
         monkeypatch.setattr(PlacementSearch, "_improve", improve)
     found = PartitionPass(replicas=0, objective="training").run(module, context)
     assert found.first(Plan) is not None
-    assert len(searches) == 2
+    assert [len(searches)] == ended
     assert context.statistics["partition"]["interrupted"] == 1
 
 
