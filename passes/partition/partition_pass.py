@@ -333,10 +333,14 @@ class PartitionPass(LatticeSearch, MeshOptions):
             planned = planned.replace(needed(planned, Topology), machines)
             return PlacePass(family=self.family, time_limit=max(0.0, ends - now())).run(planned, inside)
 
-        least, placed = math.inf, None
-        with suppress(Infeasible), self._beside_a_plan(context) as inside:
-            placed = put(found, inside)
-            least = needed(placed, Plan).value
+        def beside(planned: Module, machines: Topology = topology) -> Module | None:
+            """As ``put``; None where the plan does not fit."""
+            with suppress(Infeasible), self._beside_a_plan(context) as inside:
+                return put(planned, inside, machines)
+            return None
+
+        placed = beside(found)
+        least = needed(placed, Plan).value if placed is not None else math.inf
         near = plan.bound * (1 + _NEAR_ON_LINKS) if self.training else 0.0
         if least <= max(plan.value * (1 + TIGHT), near):
             return found
@@ -348,10 +352,10 @@ class PartitionPass(LatticeSearch, MeshOptions):
             within = among(topology, {device.name for device in machines.devices})
             for one in made:
                 if needed(one, Plan).value < least and now() < ends and not _is_interrupted(context):
-                    with suppress(Infeasible), self._beside_a_plan(context) as inside:
-                        one = put(one if within is topology else put(one, inside, within), inside)
-                        if (value := needed(one, Plan).value) < least:
-                            best, least = one, value
+                    there = one if within is topology else beside(one, within)
+                    there = beside(there) if there is not None else None
+                    if there is not None and (value := needed(there, Plan).value) < least:
+                        best, least = there, value
 
         consider([one for one in made if one.entry is not found.entry], topology)
         pinned = {text.rpartition("=")[2] for text in self.pins}
