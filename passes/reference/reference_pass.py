@@ -122,11 +122,18 @@ class ReferencePass(LatticeSearch):
         assert plan is not None
         return module.replace(plan, steps.told(plan, None))
 
-    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
+    def _asked(
+        self,
+        module: Module,
+        topology: Topology,
+        context: PassContext,
+        steps: Steps | None,
+        counts: tuple[int, int] | None = None,
+    ) -> Asked:
         """The problem of the options: of a training graph every node, else the classes of nodes that share a stage. Reductions
         are for throughput and contiguous splits."""
         if self._pipeline:
-            return super()._asked(module, topology, context, steps)
+            return super()._asked(module, topology, context, steps, counts)
         net = context.analyses.get(network, topology)
         cuts = read_cuts(module.entry, self.cuts, context.gone)
         pins = read_pins(module.entry, topology, self.pins, context.gone)

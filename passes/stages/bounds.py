@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -133,7 +134,7 @@ def _capacity(problem: Problem, price: Floats) -> tuple[float, int]:
     alone = sorted(set(pools(problem.kinds)))
     every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
     single = len(alone) == len(problem.kinds)
-    used = min(problem.stages, len(every)) if problem.stages is not None and single else len(every)
+    used = min(problem.stages, problem.devices) if problem.stages is not None and single else problem.devices
     return float(every[:used].sum()), used
 
 
@@ -151,40 +152,33 @@ def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
 
 
-def least_step(
-    problem: Problem,
-    price: Floats,
-    microbatches: int,
-    period: float,
-    devices: range,
-    replicas: int = 1,
-    *,
-    once: Floats | None = None,
-    handover: Sequence[float] = (),
-) -> float:
-    """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``,
-    in at least as many stages as its first says, with up to so many ``replicas`` of each: k periods, and those that the stage
-    that goes on longest takes behind them, M - 1 of one without replicas (``step_seconds``). A period takes at least the weight
-    of all work over the sum of the k highest prices, and at least ``period``, a lower bound for every k.
+class StepWork(NamedTuple):
+    """All work of a training step per microbatch at each of some prices. ``weight[r]``: seconds times prices of all nodes where
+    each stage has at least r replicas, by prices; only of numbers r whose stages go on for fewer periods than those of all
+    smaller ones, 1 first. ``rate[P, K]``: the most such weight that K + 1 devices take a second. ``woken[P]``: what a stage
+    spends besides where there are several."""
 
-    ``problem`` has the seconds of both passes and of each microbatch's part of the update, ``once[kind, node]``: the latter,
-    which each replica of a stage spends, and where no stage goes on longer than one with r replicas, all have r or more.
-    ``handover``: of each kind, what a stage of several spends on a microbatch, whatever its replicas."""
-    alone = sorted(set(pools(problem.kinds)))
-    every = np.cumsum(np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1])
-    woken = 0.0
-    if handover and devices.start > 1:
-        woken = min((float(price[k]) * handover[k] for k in alone), default=0.0) * devices.start
-    best, behind = math.inf, math.inf
-    for r in range(1, max(1, min(replicas, microbatches, len(every), devices[-1] // max(devices.start, 1))) + 1):
-        if r > 1 and periods_behind(microbatches, r) >= behind:
-            continue
-        behind = periods_behind(microbatches, r)
-        more = problem if once is None or r == 1 else replace(problem, seconds=problem.seconds + (r - 1) * once)
-        weight = float(node_weights(more, price).sum()) * (1 - SLACK) + woken
-        for k in devices:
-            if k >= r * devices.start or r == 1:
-                best = min(best, (k + behind) * max(period, weight / float(every[min(k, len(every)) - 1])))
+    weight: dict[int, Floats]
+    rate: Floats
+    woken: Floats
+
+
+def least_step(
+    work: StepWork, microbatches: int, period: float, devices: range, stages: int, replicas: Sequence[int] = ()
+) -> float:
+    """A lower bound on the seconds of a training step of M microbatches in a pipeline of at least so many ``stages`` on k
+    devices, for any k in ``devices``: k periods, and those that the stage that goes on longest takes behind them, M - 1 of one
+    without replicas (``step_seconds``). Where no stage goes on longer than one with r replicas, all have r or more. A period
+    takes at least the weight of all work over the sum of the k highest prices, and at least ``period``, a lower bound for every
+    k. ``replicas``: only of plans where the least such r is one of these."""
+    best, most = math.inf, work.rate.shape[1]
+    counts = np.array(devices)
+    for r, weight in work.weight.items() if not replicas else ((r, work.weight[r]) for r in replicas):
+        some = counts if r == 1 else counts[counts >= r * stages]
+        if len(some):
+            every = (weight + (work.woken * stages if stages > 1 else 0.0))[:, None] / work.rate[:, np.minimum(some, most) - 1]
+            periods = np.maximum(period, every.max(axis=0))
+            best = min(best, float(((some + periods_behind(microbatches, r)) * periods).min()))
     return best
 
 

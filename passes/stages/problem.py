@@ -15,7 +15,8 @@ The memory of a stage, in bytes: weights (each once, even when several nodes rea
 nodes + ``slots(comm)`` times the bytes of what it receives (``passes.costs.memory``).
 
 Constraints besides memory: ``seconds`` inf (unsupported, or pinned elsewhere), ``forced`` tensors whose maker and
-readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device).
+readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device), ``most`` when
+a plan may not have all devices, ``replicas`` when each stage has at least so many.
 
 Invariants (``Problem.check``): nodes are in topological order, so every reader of a tensor comes after its maker;
 readers are ascending, without repeats; each kind has at least one device; devices of one kind are interchangeable.
@@ -142,6 +143,8 @@ class Problem:
     comm: str = "sum"
     forced: tuple[int, ...] = ()
     stages: int | None = None
+    most: int | None = None
+    replicas: int = 1
     joins: Joins | None = None
     borders: tuple[int, ...] = ()
     sequences: int = 0
@@ -152,7 +155,9 @@ class Problem:
 
     @property
     def devices(self) -> int:
-        return sum(self.kinds[pool].count for pool in dict.fromkeys(pools(self.kinds)))
+        """How many devices a plan may have."""
+        every = sum(self.kinds[pool].count for pool in dict.fromkeys(pools(self.kinds)))
+        return every if self.most is None else min(self.most, every)
 
     @cached_property
     def reading(self) -> tuple[Ints, Ints, Ints]:
@@ -348,6 +353,9 @@ def plan_loads(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     whole = sum(len(nodes) for _, nodes in stages) == problem.size and all(nodes for _, nodes in stages)
     if not whole or (place < 0).any() or crowding(problem.kinds, kinds.tolist()):
         return None
+    counts = [problem.kinds[kind].replicas for kind in kinds]
+    if sum(counts) > problem.devices or min(counts, default=problem.replicas) < problem.replicas:
+        return None
     _, reader, tensor = problem.reading
     made, read = place[problem.producer], place[reader]
     if (read < made[tensor]).any():
@@ -396,6 +404,10 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
             if h in problem.forced and place[v] == maker:
                 found.append(f"no cut at {problem.tensor_names[h]}: stage {maker} makes and reads it")
     found += crowding(problem.kinds, [kind for kind, _ in stages])
+    if (used := sum(problem.kinds[kind].replicas for kind, _ in stages)) > problem.devices:
+        found.append(f"stages on {used} devices, {problem.devices} may be used")
+    if any(problem.kinds[kind].replicas < problem.replicas for kind, _ in stages):
+        found.append(f"a stage of fewer than {problem.replicas} replicas")
     if problem.stages is not None and len(stages) != problem.stages:
         found.append(f"{len(stages)} stages, expected {problem.stages}")
     for s, cost in enumerate(plan_costs(problem, stages)):

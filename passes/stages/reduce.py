@@ -281,6 +281,8 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
         comm=problem.comm,
         forced=tuple(position[h] for h in problem.forced),
         stages=problem.stages,
+        most=problem.most,
+        replicas=problem.replicas,
         joins=None if problem.joins is None else _joins(problem.joins, place, members, starts),
         borders=tuple(position[h] for h in problem.borders if h in position),
         sequences=problem.sequences,

@@ -11,7 +11,7 @@ transfers nothing is common to all loads, and the search counts everything. Wher
 form), value and bound are of what is certain.
 
 In training, ranks of one stage read their own samples: only stages that exchange microbatches with others spend it. So the
-search counts it where several stages are asked for (``in_steps``); of any number, it is in the value of a plan of several.
+search counts it where several stages are asked for (``in_steps``); the model as one stage is asked for by itself.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def counting(problem: Problem, topology: Topology) -> Problem:
 
 
 def in_steps(problem: Problem, topology: Topology) -> Problem:
-    """The problem of a training step in a prescribed number of stages, which hand over where they are several."""
-    if problem.stages in (None, 1):
+    """The problem of a training step in a prescribed number of stages, or in several, which hand over."""
+    if problem.stages == 1 or (problem.stages is None and problem.most is None):
         return problem
     own = _seconds(problem.kinds, topology)
     return replace(

@@ -23,7 +23,7 @@ from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
 from ir.core.topology import Topology
 from ir.text.witness import DEVICES, REPLICAS
-from passes.costs.learning import step_text
+from passes.costs.learning import periods_behind, step_text
 from passes.costs.memory.liveness import own_bytes, states_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
@@ -53,7 +53,7 @@ from passes.stages.from_ir import problem_of, serving
 from passes.stages.fusing import streamed_problem_of, with_borders
 from passes.stages.load import COMM
 from passes.stages.placement_from_ir import on_one_device
-from passes.stages.problem import Problem, pools
+from passes.stages.problem import Problem
 from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 
 if TYPE_CHECKING:
@@ -170,18 +170,21 @@ class LatticeSearch(PlanOptions, Pass):
         if least * enough >= beaten or steps.longest(beaten, any_devices) <= 0.0:
             raise NoBetterPlan(least, self.name)
 
-        def devices(stages: int) -> range:
-            return range(stages, min(every, stages * most) + 1)
-
         def interrupted() -> bool:
             return bool(context.statistics.get(self.name, {}).get("interrupted"))
 
-        def plan_of(stages: int, replicas: int = self.replicas, below: float = beaten) -> tuple[Module, Plan, float]:
-            search, worth = replace(stream, stages=stages, replicas=replicas), steps.longest(below, any_devices)
-            found = search._planned(module, topology, context, steps, beaten=worth)
+        def plan_of(
+            stages: int, replicas: int = self.replicas, devices: int = 0, below: float = beaten
+        ) -> tuple[Module, Plan, float]:
+            among = range(stages, min(every, stages * most) + 1) if stages else any_devices
+            if devices:
+                worth, search = below / (devices + periods_behind(steps.microbatches, replicas)), stream
+            else:
+                worth, search = steps.longest(below, any_devices), replace(stream, stages=stages, replicas=replicas)
+            found = search._planned(module, topology, context, steps, worth, (devices, replicas) if devices else None)
             plan = found.first(Plan)
             assert plan is not None
-            told = steps.told(plan, None if self.chunks > 1 else devices(stages) if stages else any_devices)
+            told = steps.told(plan, None if self.chunks > 1 else among)
             if any_number:  # the bound becomes one of any number of stages and replicas
                 told = replace(told, certificate=self._of_any_number(told, module, steps))
             made.append(found.replace(plan, told))
@@ -190,11 +193,13 @@ class LatticeSearch(PlanOptions, Pass):
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         try:
-            return steps.quickest(plan_of, devices, beaten, enough, interrupted) if any_number else plan_of(self.stages)[0]
-        except NoBetterPlan as error:  # a bound on periods
-            raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
-        except Overfull as error:  # likewise
-            error.bound = steps.least(error.bound, any_devices)
+            if not any_number:
+                return plan_of(self.stages)[0]
+            return steps.quickest(plan_of, beaten, enough, self._seconds, interrupted)
+        except (NoBetterPlan, Overfull) as error:
+            error.bound = error.bound if any_number else steps.least(error.bound, any_devices)  # else one on periods
+            if isinstance(error, NoBetterPlan):
+                raise NoBetterPlan(error.bound, self.name) from None
             raise
 
     def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
@@ -206,12 +211,19 @@ class LatticeSearch(PlanOptions, Pass):
         return module.replace(plan, on_devices(plan, topology, self.chunk_order))
 
     def _planned(
-        self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None, beaten: float = math.inf
+        self,
+        module: Module,
+        topology: Topology,
+        context: PassContext,
+        steps: Steps | None = None,
+        beaten: float = math.inf,
+        counts: tuple[int, int] | None = None,
     ) -> Module:
-        """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
-        without a plan, for its bound is not below ``beaten``."""
+        """The module with a plan; with ``steps`` that of a stream with their costs. ``counts``: the most devices of the plan,
+        and the least of each stage. Raises NoBetterPlan where the search ended without a plan, for its bound is not below
+        ``beaten``."""
         started = time.perf_counter()
-        asked = self._asked(module, topology, context, steps)
+        asked = self._asked(module, topology, context, steps, counts)
         self._check_demands(asked)
         built, ends = time.perf_counter(), now() + self._seconds
         asked, solution, copied = self._solved(asked, context, ends, beaten)
@@ -237,8 +249,15 @@ class LatticeSearch(PlanOptions, Pass):
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
-    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
-        """The problem of the options."""
+    def _asked(
+        self,
+        module: Module,
+        topology: Topology,
+        context: PassContext,
+        steps: Steps | None,
+        counts: tuple[int, int] | None = None,
+    ) -> Asked:
+        """The problem of the options; ``counts``: as for ``_planned``."""
         net = context.analyses.get(network, topology)
         cuts = read_cuts(module.entry, self.cuts, context.gone)
         pins = read_pins(module.entry, topology, self.pins, context.gone)
@@ -256,6 +275,7 @@ class LatticeSearch(PlanOptions, Pass):
             safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
         if self.chunks > 1:
             safe = chunked(safe, self.chunks, self.stages)
+        safe = safe if counts is None else replace(safe, most=counts[0], replicas=counts[1])
         stream, replicas = safe, min(self.replicas or MOST_REPLICAS, len(topology.devices))
         if steps is not None:
             safe = steps.problem(stream, replicas)
@@ -402,7 +422,8 @@ class LatticeSearch(PlanOptions, Pass):
         """The problem with the replicas that its stages may have."""
         if self.replicas == 1:
             return problem
-        left = sum(problem.kinds[k].count for k in set(pools(problem.kinds))) - max(self.stages - 1, 0)  # one for each other
+        several = problem.most is not None  # a training step on up to so many devices, of two stages or more
+        left = problem.devices - max(self.stages - 1, int(several))  # one for each other stage
         most = min(self.replicas or MOST_REPLICAS, left)
         if most < 2:
             return problem

@@ -1,12 +1,13 @@
-"""Training steps of a model in stages: the problem of a stream with the costs of both passes, and how many stages fill
+"""Training steps of a model in stages: the problem of a stream with the costs of both passes, and how many devices fill
 quickest.
 
 A stage is busy with a microbatch forward and backward, with its part of the update and of the sums of gradients that its last
 backward pass of a step does not hide (``passes.costs.exchange``), and with tensors and the gradients that come back. So the
 least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many periods as there
-are devices to fill, fewer where all stages have replicas, which begin at once (``step_seconds``). So fewer stages may be better
-although each is slower: every number of stages below that of the least load is tried that may be. Without a flush behind each
-step the pipeline stays full, and the least load is the best.
+are devices to fill, fewer where all stages have replicas, which begin at once (``step_seconds``). So fewer devices may be
+better although each has more to do, and so may replicas of every stage: plans of the least load on up to so many devices, in
+stages of so many replicas or more, are searched where their bound is least (``quickest``). Without a flush behind each step
+the pipeline stays full, and the least load is the best.
 
 What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
 every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
@@ -28,7 +29,7 @@ import numpy as np
 from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
-from ir.core.outcomes import outcome
+from ir.core.outcomes import SLACK, outcome
 from ir.core.topology import Topology
 from passes.costs.exchange import BUCKET, LAST, Speed
 from passes.costs.learning import (
@@ -37,6 +38,7 @@ from passes.costs.learning import (
     Learning,
     learning,
     learning_seconds,
+    periods_behind,
     recomputes,
     saved_values,
     step_seconds,
@@ -48,26 +50,30 @@ from passes.costs.op_time import bandwidth_of
 from passes.framework.base import NoBetterPlan
 from passes.graph.graph import reads
 from passes.partition.bridge.chunks import chunk_devices
-from passes.partition.bridge.explain import Overfull
 from passes.partition.lattice.search.replicas import replicated_kinds
-from passes.solvers.work import is_over
-from passes.stages.bounds import least_step, prices
+from passes.solvers.work import is_over, now
+from passes.stages.bounds import StepWork, least_step, node_weights, prices
 from passes.stages.from_ir import problem_of
 from passes.stages.placement_from_ir import stage_memory, updates
-from passes.stages.problem import Floats, Kind, Problem
+from passes.stages.problem import Floats, Kind, Problem, pools
 from passes.stages.reduce import Groups
 from passes.timeline.families import stages_in_flight
 
-MOST_TRIED = 8
-"""Numbers of stages that are tried, beside that of the least load."""
+MOST_TRIED = 24
+"""Numbers of devices and least replicas that are tried, beside all."""
+FOR_FEWER = 6.0
+"""Times the limit of a search: counted seconds after which no other numbers are tried. Plans of BERT with 4 layers on TAG's
+testbed got better until 2 times the limit, from 34.7 to 33.5 ms; with links as slow as the slowest until 5 times, from 39.7 to
+35.7 ms."""
 
 MOST_ALONE = 64
 """Devices on a host each of which every route is looked at."""
 _HALVINGS = 30
 
-PlanOf: TypeAlias = Callable[[int, int, float], tuple[Module, Plan, float]]
-"""The best plan of so many stages, each of up to so many replicas, whose step takes less than so many seconds, and a bound on
-the periods of such plans; of 0 stages the plan of the least load, whose bound is of any number."""
+PlanOf: TypeAlias = Callable[[int, int, int, float], tuple[Module, Plan, float]]
+"""The plan of the least load of so many stages, each of so many replicas or more, on up to so many devices (0: all), whose step
+takes less than so many seconds, and a bound on the periods of such plans; of 0 stages one of any number, whose bound is of two
+or more. Of a stated number of stages each has up to so many replicas."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +226,9 @@ class Steps:
         paths = [self.network.path(one, two) for one in own for two in names if self.network.host(two) != host]
         return max(path.bandwidth for path in paths), min(path.latency for path in paths)
 
-    def unhidden(self, problem: Problem, groups: Groups) -> Floats:
+    def unhidden(self, problem: Problem, groups: Groups | None) -> Floats:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
-        more than what its last backward pass does not hide.
+        more than what its last backward pass does not hide. ``groups``: the ops of each node; None: each is one.
 
         The sums S(p) of the gradients of the ops up to p end at least S(p) - B(p) behind the pass, where B(p) is what the pass
         hides with the ops before p: the last of these sums begins no sooner than p's gradient is made. For any p this is a sum
@@ -248,7 +254,7 @@ class Steps:
             before = np.arange(ops) < until
             first = np.where(before, row - back, np.where(np.arange(ops) == until, row, 0.0))
             row[:] = max((0.0 * row, first, last * row - back * weightless), key=lambda left: float(left.sum()))
-        return np.array([[row[list(members)].sum() for members in groups] for row in sums]).reshape(len(sums), len(groups))
+        return _of_groups(sums, groups)
 
     def in_flight(self, replicas: Sequence[int], own: Sequence[Sequence[int]]) -> InFlight:
         """What stages hold at most, of so many ``replicas`` and of these ops."""
@@ -257,12 +263,12 @@ class Steps:
             on = chunk_devices(self.topology, self.chunk_order, len(own))
         return stages_in_flight(self.module, own, on, self.microbatches, self.family)
 
-    def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
+    def replicated(self, problem: Problem, groups: Groups | None, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a type: these share the microbatches, but each updates
         all weights, and they add up their gradients, of which it counts what is surely not hidden (``unhidden``)."""
         kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
         rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
-        alone = self.moving(problem.kinds, self.of_groups(groups)) / self.microbatches
+        alone = self.moving(problem.kinds, _of_groups(self.updated, groups)) / self.microbatches
         every = alone[rows] + self.unhidden(replace(problem, kinds=kinds), groups) / self.microbatches
         seconds = np.maximum((problem.seconds - alone)[rows] / share + every, 0.0)
         return replace(
@@ -271,10 +277,6 @@ class Steps:
             seconds=np.ascontiguousarray(seconds),
             transfer=np.ascontiguousarray(problem.transfer[rows] / share),
         )
-
-    def of_groups(self, groups: Groups) -> Floats:
-        """``updated`` of groups of ops."""
-        return np.array([[row[list(members)].sum() for members in groups] for row in self.updated]).reshape(3, len(groups))
 
     def exposed(
         self, problem: Problem, groups: Groups, stages: Sequence[tuple[int, Sequence[int]]], own: Sequence[Sequence[int]]
@@ -285,7 +287,7 @@ class Steps:
         shared = [problem.kinds[number].replicas > 1 for number, _ in stages]
         if not any(shared):
             return [0.0] * len(stages)
-        counted = self.moving(problem.kinds, self.of_groups(groups)) + self.unhidden(problem, groups)
+        counted = self.moving(problem.kinds, _of_groups(self.updated, groups)) + self.unhidden(problem, groups)
         found = []
         for (number, nodes), positions, update in zip(stages, own, updates(self.module, own), strict=True):
             kind = problem.kinds[number]
@@ -346,31 +348,47 @@ class Steps:
         problem = self.problem(self.stream)
         return problem, prices(problem)
 
-    def least(self, period: float, devices: range) -> float:
-        """A lower bound on the step of all plans in contiguous stages on so many ``devices``, of at least as many stages as its
-        first says; ``period``: one on their periods."""
+    @cached_property
+    def _work(self) -> StepWork:
+        """All work of a step: at the best prices of all devices, and where each device has the same, best of few."""
+        problem, price = self._alone
+        rows, counts = range(len(problem.kinds)), [kind.count for kind in problem.kinds]
+        every = np.array([price, np.full(len(rows), 1.0 / sum(counts))])
+        wide = self.replicated(problem, None, self.replicas)
+        replicas = np.array([kind.replicas for kind in wide.kinds])
+        pool = np.array(pools(wide.kinds), np.int64)
+        once = self.moving(problem.kinds, self.updated) / self.microbatches
+        weight = dict[int, Floats]()
+        for r in range(1, int(replicas.max()) + 1):
+            if not weight or periods_behind(self.microbatches, r) < periods_behind(self.microbatches, max(weight)):
+                own = replicas >= r
+                found = [
+                    max(
+                        float(node_weights(replace(problem, seconds=problem.seconds + (r - 1) * once), row).sum()),
+                        float(node_weights(replace(wide, seconds=wide.seconds[own]), (row[pool] * replicas)[own]).sum()),
+                    )
+                    for row in every
+                ]
+                weight[r] = np.array(found) * (1 - SLACK)
+        handover = np.array([self.topology.type(kind.type).handover for kind in problem.kinds])
+        rate = np.array([np.cumsum(np.sort(np.repeat(row, counts))[::-1]) for row in every])
+        return StepWork(weight, rate, (every * handover).min(axis=1))
+
+    def least(self, period: float, devices: range, stages: int = 0) -> float:
+        """A lower bound on the step of all plans in contiguous stages on so many ``devices``, of at least so many ``stages``
+        (0: as many as the first of these); ``period``: one on their periods."""
         if not self.flush:
             return self.microbatches * period
-        problem, price = self._alone
-        once = self.moving(problem.kinds, self.updated) / self.microbatches
-        handover = [self.topology.type(kind.type).handover for kind in problem.kinds]
-        return least_step(problem, price, self.microbatches, period, devices, self.replicas, once=once, handover=handover)
+        return least_step(self._work, self.microbatches, period, devices, stages or devices.start)
 
-    def least_of(self, period: float, stages: int, devices: range) -> float:
-        """``least`` of plans of at least so many ``stages``, each of which hands over where they are several; ``period``: of
-        plans that do not."""
-        most = max(1, min(self.replicas, len(self.topology.devices) - stages + 1))  # replicas of a stage
-        woken = min(self.topology.type(device.type).handover for device in self.topology.devices) / most
-        return self.least(period + (woken if stages > 1 else 0.0), devices)
-
-    def longest(self, step: float, devices: range) -> float:
+    def longest(self, step: float, devices: range, stages: int = 0) -> float:
         """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite
         step."""
         low, high = 0.0, step / self.microbatches
         for _ in range(_HALVINGS if step < math.inf else 0):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.least(middle, devices) < step else (low, middle)
-        return high if self.least(0.0, devices) < step else 0.0
+            low, high = (middle, high) if self.least(middle, devices, stages) < step else (low, middle)
+        return high if self.least(0.0, devices, stages) < step else 0.0
 
     def told(self, plan: Plan, devices: range | None) -> Plan:
         """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared
@@ -390,96 +408,80 @@ class Steps:
     @property
     def least_of_any(self) -> float:
         """A lower bound on the step of plans of any number of stages."""
-        return min(self.copies[0], self.least_of_several)
+        return min(self.copies[0], self.least_of_several(0.0, self.several) if self.several else math.inf)
 
-    @property
-    def least_of_several(self) -> float:
-        """A lower bound on the step of plans of two stages or more; infinite for one device."""
-        return self.least_of(0.0, self._several.start, self._several) if self._several else math.inf
+    def least_of_several(self, period: float, devices: range, replicas: Sequence[int] = ()) -> float:
+        """``least`` of plans of two stages or more; ``replicas``: as for ``least_step``."""
+        return least_step(self._work, self.microbatches, period, devices, self.several.start, replicas)
 
     @cached_property
-    def _several(self) -> range:
-        """Numbers of devices of plans of two stages or more."""
+    def several(self) -> range:
+        """Numbers of devices of plans of two stages or more; the first is also how many stages these have at least."""
         return range(max(self.fewest, 2), len(self.topology.devices) + 1)
 
     def quickest(
         self,
         plan_of: PlanOf,
-        devices: Callable[[int], range],
         beaten: float = math.inf,
         enough: float = 1.0,
+        seconds: float = math.inf,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Module:
-        """The module of the best plan of any number of stages. ``devices``: how many so many stages may have. ``beaten``:
-        seconds of a step of another kind: only better ones are looked for. A plan of ``enough`` times a bound ends the search.
-        ``interrupted``: whether no further number is to be tried. Raises Infeasible where no number has a plan, NoBetterPlan
-        with a bound on periods.
+        """The module of the best plan of any number of stages. ``beaten``: seconds of a step of another kind: only better ones
+        are looked for. A plan of ``enough`` times a bound ends the search. ``seconds``: the limit of one search;
+        ``interrupted``: whether no further one is to begin. Raises Infeasible where no number has a plan, NoBetterPlan where
+        none has a better one.
 
         Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
-        take periods to fill. The plan of the least load may be of fewer replicas, which share microbatches unevenly. Plans of
-        several stages with fewer replicas, half of the most, a quarter and so on, have fewer devices to fill."""
+        take periods to fill. Of several stages the least load on all devices comes next. Each number of devices, and of
+        replicas that every stage has at least, has a bound on its steps, at first that of work spread evenly. Those with the
+        least bound are searched: no load on as many devices or fewer, in stages of as many replicas or more, is below what
+        this proves."""
         best: tuple[Module, Plan] | None = None
-        (bound, copies), several = self.copies, self.least_of_several
+        bound, copies = self.copies
         if bound * enough < beaten:
             with suppress(Infeasible):
-                module, plan, _ = plan_of(1, copies, beaten)
+                module, plan, _ = plan_of(1, copies, 0, beaten)
                 best, bound, beaten = (module, plan), max(bound, plan.bound), min(beaten, plan.value)
-        if best is None or not (several * enough >= beaten or interrupted()):
-            try:
-                module, plan, several = self._of_several(plan_of, devices, self.replicas, beaten, interrupted)
-            except (NoBetterPlan, Overfull) as error:  # with a bound on periods
-                if best is None:
-                    raise
-                several = self.least_of(error.bound, self._several.start, self._several)
-            else:
-                best = best if best is not None and best[1].value <= plan.value else (module, plan)
-        assert best is not None
-        most = min(self.replicas, self.microbatches, len(self.topology.devices))
-        while (most := most // 2) and best[1].value > several * enough and not (is_over() or interrupted()):
-            with suppress(Infeasible, NoBetterPlan):
-                module, plan, _ = self._of_several(plan_of, devices, most, min(beaten, best[1].value), interrupted)
-                best = best if best[1].value <= plan.value else (module, plan)
-        module, plan = best
-        return module.replace(plan, bounded(plan, min(bound, several)))
+        every, ends, failure = len(self.topology.devices), math.inf, None
 
-    def _of_several(
-        self,
-        plan_of: PlanOf,
-        devices: Callable[[int], range],
-        replicas: int,
-        beaten: float,
-        interrupted: Callable[[], bool],
-    ) -> tuple[Module, Plan, float]:
-        """The best plan with stages of up to so many ``replicas``, of the least load or of fewer stages than that, and a bound
-        of all such plans of two stages or more."""
-        best: tuple[Module, Plan] | None = None
-        failure: Overfull | None = None
-        try:
-            module, plan, period = plan_of(0, replicas, beaten)
-        except Overfull as error:  # a plan of as many stages, or fewer, may fit all the same
-            failure, period, count = error, error.bound, error.stages + 1
-        else:
-            best, count = (module, plan), len(plan.stages)
-        first = self._several.start
-        every = range(first if best is None else max(count, first), len(self.topology.devices) + 1)
-        bound = self.least_of(period, every.start, every) if every else math.inf
-        for stages in range(count - 1, first - 1, -1):
-            least = self.least_of(period, stages, devices(stages))
-            worst = best[1].value if best is not None else math.inf
-            if least < min(worst, beaten) and count - stages <= MOST_TRIED and not (is_over() or interrupted()):
-                try:
-                    module, found, _ = plan_of(stages, replicas, beaten)
-                except Infeasible as error:
-                    least = worst if error.proven else least
-                else:
-                    least = max(least, found.bound)
-                    if found.value < worst:
-                        best = module, found
-            bound = min(bound, least)
+        def step(period: float, some: tuple[int, int]) -> float:
+            return self.least_of_several(period, range(some[0], some[0] + 1), some[1:])
+
+        least = {(count, r): step(0.0, (count, r)) for count in self.several for r in self._work.weight}
+        todo = {some for some, seconds in least.items() if seconds < math.inf}
+        for number in range(1 + MOST_TRIED):
+            some = min(todo, key=lambda some: (least[some], -some[0], some[1]), default=(0, 0)) if number else (every, 1)
+            over = is_over() or interrupted() or now() >= ends or least.get(some, math.inf) * enough >= beaten
+            if over and (number or best is not None):
+                break
+            todo.discard(some)
+            try:
+                module, plan, period = plan_of(0, some[1], some[0], beaten)
+            except Infeasible as error:
+                failure = failure or error
+                period = error.bound if isinstance(error, NoBetterPlan) or not error.proven else math.inf
+            else:
+                if best is None or plan.value < best[1].value:
+                    best, beaten = (module, plan), min(beaten, plan.value)
+            ends = ends if number else now() + FOR_FEWER * seconds
+            for other in least:
+                if other[0] <= some[0] and other[1] >= some[1]:
+                    least[other] = max(least[other], step(period, other))
+        bound = min(bound, *least.values()) if least else bound
         if best is None:
-            assert failure is not None, "else there is the plan of the least load"
+            assert failure is not None, "else there is a plan"
+            failure.bound = bound
             raise failure
-        return *best, bound
+        module, plan = best
+        return module.replace(plan, bounded(plan, bound))
+
+
+def _of_groups(rows: Floats, groups: Groups | None) -> Floats:
+    """``rows[.., op]`` added up by group; None: as they are."""
+    if groups is None:
+        return rows
+    return np.array([[row[list(members)].sum() for members in groups] for row in rows]).reshape(len(rows), len(groups))
 
 
 def bounded(plan: Plan, bound: float) -> Plan:

@@ -65,7 +65,7 @@ class States:
 def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> States:
     """All vectors of devices used, in mixed radix; or, with a ``sequence`` of kinds (one entry per device), only stages on
     its devices in its order, any of them left out. Where stages may have replicas and their number is prescribed, that of the
-    stages so far is a digit too."""
+    stages so far is a digit too. Vectors of more devices than a plan may have are left out."""
     if sequence:
         return _sequence_states(problem, price, sequence)
     pool_of = pools(problem.kinds)
@@ -73,10 +73,13 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
     counted = problem.stages is not None and len(alone) < len(problem.kinds)
     limits = [problem.kinds[k].count for k in alone] + [problem.stages or 0] * counted
     strides = [math.prod(limit + 1 for limit in limits[:place]) for place in range(len(limits))]
-    total = math.prod(limit + 1 for limit in limits)
     most = np.array(limits)
-    numbers = np.arange(total)
+    numbers = np.arange(math.prod(limit + 1 for limit in limits))
     digits = (numbers[:, None] // np.array(strides)) % (most + 1)
+    few = digits[:, : len(alone)].sum(axis=1) <= problem.devices
+    place_of = np.where(few, np.cumsum(few) - 1, -1)
+    numbers, digits = numbers[few], digits[few]
+    total = len(numbers)
     devices = digits[:, : len(alone)]
     used = devices.sum(axis=1)
     made = digits[:, -1] if counted else used
@@ -89,9 +92,9 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
         for place in map(alone.index, sources):
             taken = np.minimum(left[:, place], wanted)
             after, wanted = after + taken * strides[place], wanted - taken
-        fits = more & (wanted == 0)
-        following[fits, k] = after[fits]
-    remaining = np.where(more, problem.devices, 0) if counted else np.maximum(bound - made, 0)
+        fits = more & (wanted == 0) & (used + kind.replicas <= problem.devices) & (kind.replicas >= problem.replicas)
+        following[fits, k] = place_of[after[fits]]
+    remaining = np.where(more, problem.devices - used, 0) if counted else np.maximum(bound - made, 0)
     behind = np.zeros(total)
     rates = price[alone].tolist()
     for place in sorted(range(len(alone)), key=lambda place: -rates[place]):
@@ -99,9 +102,10 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
         behind += taken * rates[place]
         remaining = remaining - taken
     final = np.ones(total, np.bool_) if problem.stages is None else made == problem.stages
-    idle = (
-        np.where(left > 0, numbers[:, None] + strides[: len(alone)], -1) if problem.stages is None else np.full((total, 1), -1)
-    )
+    idle = np.full((total, 1), -1)
+    if problem.stages is None:
+        spare = (left > 0) & (used < problem.devices)[:, None]
+        idle = np.where(spare, place_of[np.where(spare, numbers[:, None] + strides[: len(alone)], 0)], -1)
     supports, (with_ahead, with_behind) = _supports(alone, (devices > 0, left > 0))
     memory = np.array([np.inf if (limit := problem.kinds[k].memory) is None else float(limit) for k in alone])
     room_ahead, room_behind = (np.where(count > 0, np.maximum(count, 1) * memory, 0.0).sum(axis=1) for count in (devices, left))
@@ -137,7 +141,8 @@ def _supports(alone: Sequence[int], present: Sequence[Any]) -> tuple[tuple[tuple
 
 def sequences(problem: Problem) -> list[tuple[int, ...]]:
     """What ``Tables`` takes as ``sequence``: nothing where every vector of devices used can be carried at every ideal, else
-    orders of devices to try, each a kind per device; speed is that of the whole model."""
+    orders of devices to try, each a kind per device; speed is that of the whole model. Where a plan may not have all devices,
+    these are the fastest."""
     alone = sorted(set(pools(problem.kinds)))
     stages = 1 if problem.stages is None or len(alone) == len(problem.kinds) else problem.stages + 1
     if stages * math.prod(problem.kinds[k].count + 1 for k in alone) <= MOST_STATES:
@@ -150,6 +155,9 @@ def sequences(problem: Problem) -> list[tuple[int, ...]]:
     near = {k: (sources[k][-1], -len(sources[k])) for k in alone}  # those that a stage may have together, the last kind first
     given = [k for k in sorted(alone, key=near.__getitem__) for _ in range(min(problem.kinds[k].count, max(most, 1)))]
     fast = sorted(given, key=lambda k: (speed[k], near[k]))
+    if problem.most is not None:
+        fast = fast[: problem.most]
+        given = sorted(fast, key=near.__getitem__)
     return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
@@ -166,7 +174,7 @@ def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -
     nearest, run = np.full(kinds, -1), np.zeros(kinds, np.int64)  # of each kind: after its next place; its devices from here on
     for position in range(devices - 1, -1, -1):
         run = np.where(takes[sequence[position]], run + 1, 0)
-        nearest = np.where((run > 0) & (width <= run), position + width, nearest)
+        nearest = np.where((run > 0) & (width <= run) & (width >= problem.replicas), position + width, nearest)
         for level in range(levels - step):
             following[position * levels + level] = np.where(nearest >= 0, nearest * levels + level + step, -1)
     spent = np.concatenate([[0.0], np.cumsum(price[list(sequence)])])

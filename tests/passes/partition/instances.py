@@ -126,10 +126,10 @@ def brute_force(problem: Problem, most: int = 1) -> float:
             for type_ in types:
                 own = [range(count + 1 if kind.type == type_ else 1) for count, kind in zip(left, problem.kinds, strict=True)]
                 for taken in itertools.product(*own):
-                    if 1 <= sum(taken) <= most:
+                    if problem.replicas <= sum(taken) <= most:
                         here = max(stage(wider - done, kind) for kind, count in enumerate(taken) if count) / sum(taken)
-                        if here < best:
-                            fewer = tuple(c - t for c, t in zip(left, taken, strict=True))
+                        fewer = tuple(c - t for c, t in zip(left, taken, strict=True))
+                        if here < best and sum(kind.count for kind in problem.kinds) - sum(fewer) <= problem.devices:
                             best = min(best, max(here, rest(wider, fewer, used + 1)))
         return best
 

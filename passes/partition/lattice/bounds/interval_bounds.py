@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from ir.core.outcomes import SLACK
 from passes.partition.lattice.bounds.intervals import Interval, IntervalSpace
 from passes.partition.lattice.bounds.minimum_cuts import Cuts, Mask
 from passes.partition.lattice.bounds.policy import POLICY
+from passes.solvers.work import did
 from passes.stages.lattice.dp import KeepOn
 from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Floats
@@ -111,7 +113,7 @@ class IntervalBounds:
             self.intervals.append(interval)
             self.least[:, at, : at + 1], self.least[:, : at + 1, at] = 0.0, 0.0
             self._close(at)
-            self._describe(at, [self._least_cut(kind, interval) for kind in range(self.kinds)])
+            self._describe(at, self._least_cuts(interval))
         return True
 
     def _refine(self) -> bool:
@@ -128,7 +130,7 @@ class IntervalBounds:
             self._cut(stage)
         return any(self.least[stage] > least for stage in fresh) or self._split(path, least)
 
-    def _describe(self, at: int, boundary: Sequence[float]) -> None:
+    def _describe(self, at: int, boundary: Floats) -> None:
         """Fills in the arrays of the interval at ``at``, whose boundaries move at least ``boundary`` on each kind, and raises
         ``least`` of stages from it and to it by what needs no cut of their own."""
         interval, cuts, count = self.intervals[at], self.cuts, len(self.intervals)
@@ -170,6 +172,29 @@ class IntervalBounds:
         load = {"overlap": np.maximum(compute, moved), "duplex": np.maximum(compute, moved / 2)}
         found: Floats = load.get(problem.comm, compute + moved) * (1 - SLACK) - SLACK * self.value
         return np.where(never, np.inf, found)
+
+    def _least_cuts(self, interval: Interval) -> Floats:
+        """The least that a boundary in the interval moves on each kind. Where all transfers of two kinds stand in one ratio, as
+        those of replicas and of one device, so do these."""
+        base, ratio = self.in_ratio
+        own = {kind: self._least_cut(kind, interval) for kind in dict.fromkeys(base)}
+        return np.array([part * own[kind] for kind, part in zip(base, ratio, strict=True)])
+
+    @cached_property
+    def in_ratio(self) -> tuple[list[int], list[float]]:
+        """Of each kind the first one whose transfers stand in one ratio to its own, and the least of these ratios."""
+        base, ratio = list[int](), [1.0] * self.kinds
+        for kind, cost in enumerate(self.cuts.cost):
+            for other in dict.fromkeys(base):
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    ratios = (cost / self.cuts.cost[other])[(cost > 0) | (self.cuts.cost[other] > 0)]
+                if len(ratios) and 0 < ratios.max() <= ratios.min() * (1 + SLACK) < np.inf:
+                    base.append(other)
+                    ratio[kind] = float(ratios.min()) * (1 - SLACK)
+                    break
+            else:
+                base.append(kind)
+        return base, ratio
 
     def _least_cut(self, kind: int, interval: Interval) -> float:
         """The least that a boundary in the interval moves on ``kind``."""
@@ -245,19 +270,12 @@ class IntervalBounds:
 
     def _values(self) -> Floats:
         """``[S, N]``: of each state and interval, the largest stage of the path there whose largest stage is least."""
-        states, count = self.tables.states, len(self.intervals)
-        value = np.full((len(states.used), count), np.inf)
-        value[0, 0] = 0.0
-        for state in range(len(states.used)):
-            for other in states.idle[state].tolist():
-                if other >= 0:
-                    np.minimum(value[other], value[state], out=value[other])
-            here = np.flatnonzero(value[state] < self.value)
-            for kind, other in enumerate(states.next[state].tolist()):
-                if other >= 0 and len(here):
-                    through = np.maximum(value[state, here, None], self.least[kind, here, :count])
-                    np.minimum(value[other], through.min(axis=0), out=value[other])
-        return value
+        from passes.partition.lattice.bounds import kernels
+
+        states = self.tables.states
+        value, looked = kernels.least_largest(states.next, states.idle, self.least, len(self.intervals), self.value)
+        did("entry", int(looked))
+        return np.asarray(value)
 
     def _path(self, value: Floats) -> list[_Stage]:
         """The stages of a best path, given ``_values``; without those that begin and end in one interval."""
@@ -324,5 +342,4 @@ class IntervalBounds:
             self.least[:, place], self.least[:, :, place] = rows, columns
             self.least[:, place, place] = 0.0
             self._close(place)
-            cuts = [max(float(before[kind]), self._least_cut(kind, interval)) for kind in range(self.kinds)]
-            self._describe(place, cuts)
+            self._describe(place, np.maximum(before, self._least_cuts(interval)))

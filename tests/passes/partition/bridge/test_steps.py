@@ -264,14 +264,19 @@ def test_the_bound_counts_what_every_stage_hands_over(stages: int) -> None:
 
 
 def test_the_bound_counts_the_update_of_every_replica() -> None:
-    """Of one microbatch on each of two replicas both update all weights."""
+    """Of one microbatch on each of two replicas both update all weights, and add up gradients of which a part is not hidden."""
     module = chain([64, 1024, 64], 2)
     topology = module.first(Topology)
     assert topology is not None
     steps = Steps(module, topology, network(topology), 2, replicas=2)
     once = sum(learning(module).update.values()) / topology.types[0].memory_bandwidth
     both = math.fsum(one.both for one in learning_seconds(module, topology.types[0]))
-    assert steps.least(0.0, range(1, 3)) == pytest.approx(min(2 * both + once, both + once, 3 / 2 * (both + once / 2)))
+    works = learning_seconds(module, topology.types[0])
+    gradients = [4 * 64 * 1024] * 2
+    sums = sums_behind(gradients, works, [["@w0"], [], ["@w1"], [], []], 2, 1.0)
+    assert sums > 0
+    either = min(2 * both + once, 3 / 2 * (both + once / 2))
+    assert min(either, both + once) < steps.least(0.0, range(1, 3)) <= min(either, both + once + sums)
 
 
 def test_replicas_of_the_whole_model_begin_at_once() -> None:
@@ -410,22 +415,22 @@ def test_a_plan_that_does_not_fit_is_not_returned(stages: int) -> None:
     assert raised.value.bound >= free.bound > 0
 
 
-def test_a_plan_of_fewer_stages_that_fits_is_found_where_the_quickest_does_not_fit() -> None:
+def test_a_plan_of_fewer_devices_that_fits_is_found_where_the_quickest_does_not_fit() -> None:
     module = chain([64, 64, 64, 64], 3)
     plans = {n: PartitionPass(objective="training", stages=n).run(module, PassContext()) for n in (1, 2)}
 
-    def plan_of(stages: int, replicas: int, below: float) -> tuple[Module, Plan, float]:
-        if stages in (0, 3):
+    def plan_of(stages: int, replicas: int, devices: int, below: float) -> tuple[Module, Plan, float]:
+        if devices == 3:
             raise Overfull(NotProven().at("stage 0"), 3, 1e-9)
-        plan = plans[stages].first(Plan)
+        plan = plans[stages or devices].first(Plan)
         assert plan is not None
-        told = replace(plan, value={1: 1.5, 2: 1.0}[stages], bound=0.0)
-        return plans[stages].replace(plan, told), told, 0.0
+        told = replace(plan, value={1: 1.5, 0: 1.0}[stages], bound=0.0)
+        return plans[stages or devices].replace(plan, told), told, 0.0
 
     topology = module.first(Topology)
     assert topology is not None
     steps = Steps(module, topology, network(topology), 8)
-    kept = steps.quickest(plan_of, lambda stages: range(stages, 4)).first(Plan)
+    kept = steps.quickest(plan_of).first(Plan)
     assert kept is not None
     assert (len(kept.stages), kept.value, kept.status) == (2, 1.0, "within-gap")
 
@@ -460,7 +465,7 @@ def test_no_plan_is_below_what_any_number_of_stages_takes(
     assert steps.fewest <= len(best.stages)
     assert steps.least_of_any <= best.value * (1 + 1e-9)
     assert len(best.stages) > 1 or steps.copies[0] <= best.value * (1 + 1e-9)
-    assert len(best.stages) == 1 or steps.least_of_several <= best.value * (1 + 1e-9)
+    assert len(best.stages) == 1 or steps.least_of_several(0.0, steps.several) <= best.value * (1 + 1e-9)
 
 
 def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
@@ -471,7 +476,8 @@ def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
     steps = steps_of(module, 8, 8)
     assert steps.fewest == 3
     assert steps.copies == (math.inf, 1)
-    assert steps.least_of_any == steps.least_of_several > steps_of(chain(widths, 8), 8, 8).least_of_any
+    assert steps.least_of_any == steps.least_of_several(0.0, steps.several)
+    assert steps_of(chain(widths, 8), 8, 8).copies[0] < math.inf
     best = planned(module, microbatches=8, replicas=0)
     context = PassContext(dialects=DIALECTS, incumbent=replace(best, value=steps.least_of_any))
     with pytest.raises(NoBetterPlan) as told:  # before anything is searched

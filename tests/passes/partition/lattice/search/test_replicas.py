@@ -46,9 +46,10 @@ def test_optimum_equals_brute_force(comm: str) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**9), st.sampled_from(COMM), st.integers(1, 4))
-def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, most: int) -> None:
-    check(random_problem(seed, nodes=6, comm=comm, handover=seed % 2 == 0), most)
+@given(st.integers(0, 10**9), st.sampled_from(COMM), st.integers(1, 4), st.sampled_from([None, 1, 2, 3]), st.integers(1, 2))
+def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, most: int, devices: int | None, least: int) -> None:
+    """A plan may be allowed fewer devices than there are, and a stage no fewer than some."""
+    check(replace(random_problem(seed, nodes=6, comm=comm, handover=seed % 2 == 0), most=devices, replicas=least), most)
 
 
 @pytest.mark.parametrize("comm", COMM)
