@@ -196,7 +196,7 @@ class Updates:
             (square,) = self.op(SQUARES, (gradient,), [(f"{total.name[1:]}.squares", scalar)], fields, at, source)
             squares.setdefault(at, []).append(square)
             sources.setdefault(at, source)
-        parts = [self.sum_in_parts(of, "grad.squares", scalar, at, sources[at]) for at, of in sorted(squares.items())]
+        parts = [self.sum_in_parts(of, scalar, at, sources[at]) for at, of in sorted(squares.items())]
         at = min(squares)
         source = sources[at]
         return self.sum(parts, "grad.squares.all", scalar, at, source), scalar, at, source
@@ -208,11 +208,11 @@ class Updates:
         (total,) = self.op("onnx.Add" if len(terms) == 2 else "onnx.Sum", terms, [(wanted, type_)], (), at, source)
         return total
 
-    def sum_in_parts(self, terms: Sequence[str], wanted: str, type_: Type, at: tuple[int, ...], source: Op) -> str:
-        """As ``sum``, of so few terms at a time that a proof can try all layouts in which members may have them."""
+    def sum_in_parts(self, terms: Sequence[str], type_: Type, at: tuple[int, ...], source: Op) -> str:
+        """As ``sum``, of sums of squares, of so few at a time that a proof can try all layouts in which members may have them."""
         while len(terms) > 1:
             parts = [terms[i : i + FEW] for i in range(0, len(terms), FEW)]
-            terms = [self.sum(part, wanted, type_, at, source) for part in parts]
+            terms = [self.sum(part, "grad.squares", type_, at, source) for part in parts]
         return terms[0]
 
     def optimize(self, resource: Resource, total: Total, judged: Judged) -> None:

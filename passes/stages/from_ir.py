@@ -63,7 +63,6 @@ def problem_of(
     comm: str = "sum",
     pins: Mapping[int, str] | None = None,
     cuts: frozenset[str] = frozenset(),
-    stages: int | None = None,
     enough: float | None = None,
 ) -> Problem:
     """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages;
@@ -126,7 +125,6 @@ def problem_of(
         weight_readers=tuple(who for _, who in resources),
         comm=comm,
         forced=tuple(h for h, name in enumerate(names) if name in cuts),
-        stages=stages,
         sequences=groups_of(module),
     )
     problem.check()

@@ -121,7 +121,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         borders = float((self.devices.open.sum(axis=0, dtype=np.float64) ** 2).sum())  # pairs of them, of all blocks
         self.transitions = len(self.vectors) * borders * max(1, problem.stages) / 2
         self.known: dict[tuple[int, int], _Tables] = {}
-        self.programmes = self.boxes = 0
+        self.boxes = 0
 
     def allowed(self) -> tuple[int, NDArray[np.int64]]:
         """The most devices of a stage, and the vectors that stages may have."""
@@ -410,7 +410,6 @@ class DecodingSearch(Anytime[DecodingPlan]):
     ) -> tuple[Floats, NDArray[np.int32]]:
         from passes.partition.decoding.kernels import shortest
 
-        self.programmes += 1
         did("entry", self.transitions * self.problem.units)
         far, most = self.far(tables, groups, tau, exact=exact), budget * BEYOND if math.isfinite(budget) else 1e300
         asked = self.asked(tables.runs, groups, tau, exact=exact)
