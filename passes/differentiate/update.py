@@ -209,7 +209,7 @@ class Updates:
         return total
 
     def sum_in_parts(self, terms: Sequence[str], type_: Type, at: tuple[int, ...], source: Op) -> str:
-        """As ``sum``, of sums of squares, of so few at a time that a proof can try all layouts in which members may have them."""
+        """As ``sum``, of squares, of so few terms at a time that a proof can try all layouts in which members may have them."""
         while len(terms) > 1:
             parts = [terms[i : i + FEW] for i in range(0, len(terms), FEW)]
             terms = [self.sum(part, "grad.squares", type_, at, source) for part in parts]

@@ -64,6 +64,7 @@ What it said (4 to 6 s a search unless told, two shared cores, gaps with the pha
     latency     tolls on memory          none of 13 in 3 to 5 s; none of 500 random problems is left open without them: deleted
     latency     free sinks               none of 13 in 3 to 5 s: deleted
     latency     free sources             BERT of 3 layers 0 56 %
+    latency     search without them      none of 20 in 3 s; small random problems of little memory stay open without it
     any         first annealing          BERT of 24 layers, GPipe, in 5 s 0.2 % 0.4 %; against: of 6 layers in 6 s 6.3 % 5.3 %
     any         annealing from the best  none of 4 in 8 s  deleted
     any         annealing                BERT of 6 layers in 30 s 1.3 % 6.0 % (28.33 28.56); against: of 3 layers 1.4 s 0.3 s

@@ -18,6 +18,10 @@ What it said (gaps with the phase and without it, instances in all; searches on 
     rungs                without any, mixtral 0.5 3.0 % 272 %; with that of 2**16 alone 33 %, of 2**16 and 2**22 12 %
     between overlaps     VGG-19 trained on TAG's testbed 0.9 % 3.2 %
     stages by tables     a stage planned by the tables of its units before a search, and its descent: none of 8: deleted
+    blocks of one size   in stages, behind the first plan: none of 12, with the same plans and bounds without it (gpt3-175b
+                         and t5-large on 8xh100x8, bert-large on h100x8 in three and in any number, VGG-19 on TAG's testbed,
+                         bert-small, VGG-19, Inception on drawn ones, gpt3 with tight memory, on unlike devices, trained,
+                         mixtral): deleted
     fitting, lower       perceptron of 4 layers, batch 4,096, on 4 devices of 9/10 of the memory that it asks for: 8.7 % slower
     fitting, leaning     the same on 2x4 of 7/10: no plan without
 """

@@ -7,10 +7,9 @@ are in flight, such as the groups of a decoder, the time of one through all stag
 finds the best plan under these, the forms of mesh in it get the tables of their units, which bound all runs, and so on until
 all that decides the value has them. Its plan is then solved stage by stage, each given the layouts that the stages before it
 really send, and priced with the real links (``solved``). Where that costs a stage more than its bound, the programme is asked
-again, with what was seen in the place of the bound, for a plan that is better still. Where value and bound are still apart,
-plans on blocks of one size each are tried, the larger of which have few stages to send to. In the end runs are searched one by
-one. Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem
-is built for a better one.
+again, with what was seen in the place of the bound, for a plan that is better still. In the end runs are searched one by one.
+Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem is
+built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -61,7 +60,7 @@ from passes.solvers.anytime import Anytime, Limits, Result
 from passes.solvers.work import now
 
 NEAR = 1e-2
-"""Relative gap at which plans of one size of block are not looked for, and the search for few microbatches in flight ends."""
+"""Relative gap at which the search for few microbatches in flight ends."""
 FAR = 5e-2
 """Relative gap of a training step's plan and bound beyond which runs are not searched one by one. On 24 devices in 6 hosts that
 took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
@@ -116,7 +115,6 @@ class StageSearch(Anytime[SolvedStages]):
         self.step, self.rounds = COARSE, 0
         self.found: Sequenced | None = None
         self.solver = StageSolver(bounding, bounding.topology, bounding.net, self.worth if groups else None)
-        self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
         self.lacked = False  # whether a stage of a plan was too large
 
     def run(self, stages: int) -> StagesPlan | None:
@@ -171,16 +169,8 @@ class StageSearch(Anytime[SolvedStages]):
             until = start + plans * seconds
             if not turn:
                 self.solve(stages, (now() + until) / 2, tries=1)
-                for number, size in enumerate(sizes):
-                    if self.best is not None and not self.near(max(NEAR, gap), until):
-                        self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
-                sizes.sort(key=lambda size: self.reached.get(size, math.inf))
-            # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
-            # the search above may have passed by.
-            for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
-                enough = gap if len(some) == len(sizes) else max(NEAR, gap)
-                if self.best is None or not self.near(enough, until):
-                    self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
+            if self.best is None or not self.near(gap, until):
+                self.solve(stages, until)
             if self.best is None or self.near(gap, start + seconds):
                 break
         if self.flushes and not stages and self.lacked and not self.near(gap, start + seconds):
@@ -302,9 +292,7 @@ class StageSearch(Anytime[SolvedStages]):
         """Looks for a plan on blocks of so many devices, as replicas or as meshes of as few axes as there are."""
         blocks = [block for block in self.meshes.blocks if block.size == size]
         axes = min(len(block.mesh.axes) for block in blocks)
-        self.tried = math.inf
         self.solve(stages, ends, [block for block in blocks if len(block.mesh.axes) == axes], tries=1)
-        self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
 
     def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> None:
         """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
@@ -367,7 +355,6 @@ class StageSearch(Anytime[SolvedStages]):
                 continue
             number += 1
             made, spent = self.valued(made)
-            self.tried = min(self.tried, made.value)
             for run, sides, cost in zip(found.runs, beside(found.runs, held), spent, strict=True):
                 known = seen.setdefault(bounding.likeness(run.block, *sides), {})
                 least_cost = bounding.table(run.block, *sides).seconds[run.first, run.behind] * (1 + TIGHT)
