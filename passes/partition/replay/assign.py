@@ -21,6 +21,7 @@ from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
 from ir.core.objectives import Planned, objective_of
+from ir.core.outcomes import SLACK
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
 from passes.costs.memory.liveness import states_bytes
@@ -181,24 +182,30 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     import numpy as np
 
     from passes.costs.learning import learning_seconds, update_seconds
-    from passes.stages.bounds import least_step, prices
+    from passes.stages.bounds import StepWork, least_step, node_weights, prices
     from passes.stages.from_ir import problem_of
     from passes.stages.placement_from_ir import updates
+    from passes.stages.problem import Floats
 
     problem = problem_of(module, topology, net)
     types = [topology.type(kind.type) for kind in problem.kinds]
     moved = [update.moved for update in updates(module, [[i] for i in range(problem.size)])]
     once = np.array([[update_seconds(size, type_) / microbatches for size in moved] for type_ in types])
     both = np.array([[one.both for one in learning_seconds(module, type_)] for type_ in types])
-    problem = replace(problem, seconds=both + once)
-    count = len(topology.devices)
+    count, price = len(topology.devices), prices(replace(problem, seconds=both + once))
+    rate = np.cumsum(np.sort(np.repeat(price, [kind.count for kind in problem.kinds]))[::-1])
+
+    def work(replicas: int) -> Floats:
+        """Seconds times prices of all nodes, where each stage has so many replicas."""
+        weights = node_weights(replace(problem, seconds=both + replicas * once), price)
+        return np.array([float(weights.sum()) * (1 - SLACK)])
+
     if alone:
-        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1), count, once=once)
+        every = {replicas: work(replicas) for replicas in range(1, min(count, microbatches) + 1)}
+        bound = least_step(StepWork(every, rate[None], np.zeros(1)), microbatches, 0.0, range(1, count + 1), 1)
         return bound, "load balance: both passes and updates spread evenly over as many devices as fill quickest"
-    every = least_step(problem, prices(problem), microbatches, 0.0, range(count, count + 1))
-    return every * microbatches / (
-        microbatches - 1 + count
-    ), "load balance: both passes and updates spread evenly over all devices"
+    period = float(work(1)[0] / rate[-1])
+    return microbatches * period, "load balance: both passes and updates spread evenly over all devices"
 
 
 def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, str]:
