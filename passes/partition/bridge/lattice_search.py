@@ -164,6 +164,7 @@ class LatticeSearch(PlanOptions, Pass):
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         every, most, beaten = len(topology.devices), steps.replicas, _worth(context)
         any_number = steps.flush and not self.stages and self.chunks == 1
+        quickest = any_number or (self.stages > 1 and self.replicas != 1 and steps.flush)  # of several numbers of devices
         any_devices = range(steps.fewest if any_number else min(self.stages or 1, every), every + 1)
         enough = 1 + sufficient_gap(len(module.entry.ops), every)
         least = max(steps.least(0.0, any_devices), steps.least_of_any if any_number else 0.0)
@@ -193,11 +194,11 @@ class LatticeSearch(PlanOptions, Pass):
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         try:
-            if not any_number:
+            if not quickest:
                 return plan_of(self.stages)[0]
-            return steps.quickest(plan_of, beaten, enough, self._seconds, interrupted)
+            return steps.quickest(plan_of, self.stages, beaten, enough, self._seconds, interrupted)
         except (NoBetterPlan, Overfull) as error:
-            error.bound = error.bound if any_number else steps.least(error.bound, any_devices)  # else one on periods
+            error.bound = error.bound if quickest else steps.least(error.bound, any_devices)  # else one on periods
             if isinstance(error, NoBetterPlan):
                 raise NoBetterPlan(error.bound, self.name) from None
             raise

@@ -374,21 +374,21 @@ class Steps:
         rate = np.array([np.cumsum(np.sort(np.repeat(row, counts))[::-1]) for row in every])
         return StepWork(weight, rate, (every * handover).min(axis=1))
 
-    def least(self, period: float, devices: range, stages: int = 0) -> float:
-        """A lower bound on the step of all plans in contiguous stages on so many ``devices``, of at least so many ``stages``
-        (0: as many as the first of these); ``period``: one on their periods."""
+    def least(self, period: float, devices: range) -> float:
+        """A lower bound on the step of all plans in contiguous stages on so many ``devices``, of at least as many stages as its
+        first says; ``period``: one on their periods."""
         if not self.flush:
             return self.microbatches * period
-        return least_step(self._work, self.microbatches, period, devices, stages or devices.start)
+        return least_step(self._work, self.microbatches, period, devices, devices.start)
 
-    def longest(self, step: float, devices: range, stages: int = 0) -> float:
+    def longest(self, step: float, devices: range) -> float:
         """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite
         step."""
         low, high = 0.0, step / self.microbatches
         for _ in range(_HALVINGS if step < math.inf else 0):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.least(middle, devices, stages) < step else (low, middle)
-        return high if self.least(0.0, devices, stages) < step else 0.0
+            low, high = (middle, high) if self.least(middle, devices) < step else (low, middle)
+        return high if self.least(0.0, devices) < step else 0.0
 
     def told(self, plan: Plan, devices: range | None) -> Plan:
         """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared
@@ -408,11 +408,7 @@ class Steps:
     @property
     def least_of_any(self) -> float:
         """A lower bound on the step of plans of any number of stages."""
-        return min(self.copies[0], self.least_of_several(0.0, self.several) if self.several else math.inf)
-
-    def least_of_several(self, period: float, devices: range, replicas: Sequence[int] = ()) -> float:
-        """``least`` of plans of two stages or more; ``replicas``: as for ``least_step``."""
-        return least_step(self._work, self.microbatches, period, devices, self.several.start, replicas)
+        return min(self.copies[0], self.least(0.0, self.several) if self.several else math.inf)
 
     @cached_property
     def several(self) -> range:
@@ -422,15 +418,16 @@ class Steps:
     def quickest(
         self,
         plan_of: PlanOf,
+        stages: int = 0,
         beaten: float = math.inf,
         enough: float = 1.0,
         seconds: float = math.inf,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Module:
-        """The module of the best plan of any number of stages. ``beaten``: seconds of a step of another kind: only better ones
-        are looked for. A plan of ``enough`` times a bound ends the search. ``seconds``: the limit of one search;
-        ``interrupted``: whether no further one is to begin. Raises Infeasible where no number has a plan, NoBetterPlan where
-        none has a better one.
+        """The module of the best plan of so many ``stages``, which ``plan_of`` is asked for as 0; of any number for 0.
+        ``beaten``: seconds of a step of another kind: only better ones are looked for. A plan of ``enough`` times a bound ends
+        the search. ``seconds``: the limit of one search; ``interrupted``: whether no further one is to begin. Raises Infeasible
+        where no number has a plan, NoBetterPlan where none has a better one.
 
         Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
         take periods to fill. Of several stages the least load on all devices comes next. Each number of devices, and of
@@ -438,7 +435,8 @@ class Steps:
         least bound are searched: no load on as many devices or fewer, in stages of as many replicas or more, is below what
         this proves."""
         best: tuple[Module, Plan] | None = None
-        bound, copies = self.copies
+        bound, copies = (math.inf, 1) if stages else self.copies
+        several = range(max(self.several.start, stages), self.several.stop)
         if bound * enough < beaten:
             with suppress(Infeasible):
                 module, plan, _ = plan_of(1, copies, 0, beaten)
@@ -446,9 +444,10 @@ class Steps:
         every, ends, failure = len(self.topology.devices), math.inf, None
 
         def step(period: float, some: tuple[int, int]) -> float:
-            return self.least_of_several(period, range(some[0], some[0] + 1), some[1:])
+            counts = range(some[0], some[0] + 1)
+            return least_step(self._work, self.microbatches, period, counts, several.start, some[1:])
 
-        least = {(count, r): step(0.0, (count, r)) for count in self.several for r in self._work.weight}
+        least = {(count, r): step(0.0, (count, r)) for count in several for r in self._work.weight}
         todo = {some for some, seconds in least.items() if seconds < math.inf}
         for number in range(1 + MOST_TRIED):
             some = min(todo, key=lambda some: (least[some], -some[0], some[1]), default=(0, 0)) if number else (every, 1)

@@ -245,6 +245,17 @@ def test_a_step_with_replicas_is_the_best_of_all_splits(
     assert any(stage.hidden > 0 for stage in plan.stages) == (overlap > 0)
 
 
+@pytest.mark.parametrize(
+    ("widths", "devices", "microbatches"),
+    [([8, 8, 2048], 5, 3), ([2048, 64, 512], 4, 3), ([8, 2048, 256, 2048], 5, 7), ([256, 256, 256, 256, 8], 4, 4)],
+)
+def test_a_stated_number_of_stages_has_as_many_devices_as_are_best(widths: list[int], devices: int, microbatches: int) -> None:
+    """The least load of two stages is that of all devices, and its step up to a sixth longer."""
+    module = chain(widths, devices)
+    plan = planned(module, microbatches=microbatches, replicas=0, stages=2)
+    assert plan.value == pytest.approx(by_hand_with_replicas(module, microbatches, 2, devices)[0])
+
+
 def test_stages_that_exchange_microbatches_hand_over() -> None:
     """Measured: 2 stages of a small MLP on 2 cores took 90 to 155 us more per microbatch than was predicted, at a hand-over of
     122 us. Replicas of the whole model exchange none."""
@@ -465,7 +476,7 @@ def test_no_plan_is_below_what_any_number_of_stages_takes(
     assert steps.fewest <= len(best.stages)
     assert steps.least_of_any <= best.value * (1 + 1e-9)
     assert len(best.stages) > 1 or steps.copies[0] <= best.value * (1 + 1e-9)
-    assert len(best.stages) == 1 or steps.least_of_several(0.0, steps.several) <= best.value * (1 + 1e-9)
+    assert len(best.stages) == 1 or steps.least(0.0, steps.several) <= best.value * (1 + 1e-9)
 
 
 def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
@@ -476,7 +487,7 @@ def test_weights_that_no_device_holds_alone_count_as_stages() -> None:
     steps = steps_of(module, 8, 8)
     assert steps.fewest == 3
     assert steps.copies == (math.inf, 1)
-    assert steps.least_of_any == steps.least_of_several(0.0, steps.several)
+    assert steps.least_of_any == steps.least(0.0, steps.several)
     assert steps_of(chain(widths, 8), 8, 8).copies[0] < math.inf
     best = planned(module, microbatches=8, replicas=0)
     context = PassContext(dialects=DIALECTS, incumbent=replace(best, value=steps.least_of_any))
