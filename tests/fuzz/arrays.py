@@ -182,4 +182,4 @@ def no_archive(rng: Random, folder: Path, base: Path) -> list[str]:
     return command(rng, base, ["run", "{build}", "--inputs", "x.npz"])
 
 
-SURFACE = Surface("npz", mutated, (bomb, bomb, lying_shape, lying_shape, many_members, *[no_archive] * 4), prepare, quick=6)
+SURFACE = Surface("npz", mutated, (bomb, bomb, lying_shape, lying_shape, many_members, *[no_archive] * 4), prepare, quick=2)

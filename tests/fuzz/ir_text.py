@@ -121,4 +121,4 @@ def run_lines(rng: Random, folder: Path, base: Path) -> list[str]:
     return ["opt", "m.ir"]
 
 
-SURFACE = Surface("ir", mutated, (deep, deep, deep, long_chain, huge_sizes, names, run_lines), quick=10)
+SURFACE = Surface("ir", mutated, (deep, deep, deep, long_chain, huge_sizes, names, run_lines), quick=3)

@@ -381,5 +381,5 @@ SURFACE = Surface(
         *[raw_data] * 8,
         *[external] * 8,
     ),
-    quick=12,
+    quick=4,
 )

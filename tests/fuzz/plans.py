@@ -87,4 +87,4 @@ def numbers(rng: Random, folder: Path, base: Path) -> list[str]:
     return ["compile", model, "-t", topology, "--plan", "p.json", "-o", "out", "--plan-only"]
 
 
-SURFACE = Surface("plan", mutated, (deep, deep, deep, *[numbers] * 6), prepare, quick=6)
+SURFACE = Surface("plan", mutated, (deep, deep, deep, *[numbers] * 6), prepare, quick=2)

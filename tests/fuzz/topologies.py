@@ -162,5 +162,5 @@ SURFACE = Surface(
     "topology",
     mutated,
     (*[numbers] * 8, many_devices, many_devices, patterns, patterns, deep, deep, keys, nested_value),
-    quick=10,
+    quick=3,
 )

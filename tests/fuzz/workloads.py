@@ -145,5 +145,5 @@ def long_chain(rng: Random, folder: Path, base: Path) -> list[str]:
 
 
 SURFACE = Surface(
-    "workload", mutated, (*[long_profile] * 6, *[numbers] * 6, *[machines] * 6, deep, long_chain), prepare, quick=10
+    "workload", mutated, (*[long_profile] * 6, *[numbers] * 6, *[machines] * 6, deep, long_chain), prepare, quick=3
 )

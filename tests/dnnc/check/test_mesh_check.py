@@ -84,8 +84,6 @@ def test_shared_models(tmp_path: Path, shared_dir: Path, name: str, mesh: str, o
 @pytest.mark.parametrize(
     ("name", "mesh", "stages"),
     [
-        ("bert", "2", 2),
-        ("gpt2", "2x2", 2),
         ("llama", "2x2", 1),
         ("resnet", "4", 1),
         ("vit", "2x2", 2),
@@ -101,7 +99,7 @@ def test_every_shared_model(tmp_path: Path, shared_dir: Path, name: str, mesh: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
+@pytest.mark.parametrize("name", ["llama", "resnet"])
 def test_unequal_parts(tmp_path: Path, shared_dir: Path, name: str) -> None:
     build = compiled(shared(name, shared_dir), tmp_path / "build", "3", dims=DIMS[name], uneven=True)
     report = check_build(build)

@@ -141,7 +141,7 @@ def test_cuts_of_small_graphs_are_compiled_or_refused(random: Random, tmp_path: 
 
 
 @pytest.mark.slow
-@tried(120)
+@tried(40)
 @given(random=st.randoms(use_true_random=False))
 def test_cuts_of_many_small_graphs_are_compiled_or_refused(random: Random, tmp_path: Path) -> None:
     compiled_or_refused(random, tmp_path)

@@ -69,8 +69,6 @@ def test_programs_follow_from_the_text(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        ("bert", "mesh 2x2"),
-        ("gpt2", "stages on meshes"),
         ("llama", "mesh 2"),
         ("resnet", "mesh 2x2"),
         ("vit", "stages on meshes"),

@@ -98,9 +98,9 @@ def test_no_plan_is_below_the_bound(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 140, 10))
+@pytest.mark.parametrize("first", [110, 130])
 def test_no_plan_of_many_cases_is_below_the_bound(first: int, tmp_path: Path) -> None:
-    for seed in range(first, first + 3):
+    for seed in range(first, first + 2):
         check(seed, tmp_path, forced=4, placed=25, meshed=20)
 
 
@@ -110,7 +110,7 @@ def test_no_plan_that_does_as_asked_is_below_the_bound(seed: int, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(2000, 2080, 20))
+@pytest.mark.parametrize("first", [2000, 2060])
 def test_no_plan_of_many_that_do_as_asked_is_below_the_bound(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 5):
         check_steered(seed, tmp_path, most=300)

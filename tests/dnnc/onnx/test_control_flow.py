@@ -45,14 +45,14 @@ def test_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_much_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
-    assert sum(_agree(seed, tmp_path) for seed in range(9, 50)) > 6
+    assert sum(_agree(seed, tmp_path) for seed in range(9, 26)) > 2
 
 
 @pytest.mark.slow
 def test_random_control_flow_runs_in_stages(tmp_path: Path) -> None:
     """Compiled, cut in two and run by processes."""
     ran = 0
-    for seed in range(6):
+    for seed in range(3):
         original = random_model(seed)
         cases = [(arrays, right) for arrays in feeds(seed) if (right := unoptimised(original.SerializeToString(), arrays))]
         if not cases:
@@ -67,4 +67,4 @@ def test_random_control_flow_runs_in_stages(tmp_path: Path) -> None:
             results = run_build(out, [arrays]).outputs[0]
             ran += 1
             assert equal({name: np.asarray(value) for name, value in results.items()}, right), f"seed {seed}: {arrays}"
-    assert ran > 5
+    assert ran > 2

@@ -65,9 +65,6 @@ def test_zoo_quick(spec: str, stages: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # onnxruntime has no bf16 kernels on the CPU for most operators
-    ("stages", "dtype"), [(4, "f32"), (3, "f16")]
-)
 @pytest.mark.parametrize(
     "spec",
     [
@@ -77,9 +74,9 @@ def test_zoo_quick(spec: str, stages: int, tmp_path: Path) -> None:
         "zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50",
     ],
 )
-def test_zoo(spec: str, stages: int, dtype: str, tmp_path: Path) -> None:
-    """Every family with every element type and every number of stages."""
-    compile_and_check(f"{spec},dtype={dtype}", stages, tmp_path / "build")
+def test_zoo_in_half_precision(spec: str, tmp_path: Path) -> None:
+    """Every family in f16: onnxruntime has no bf16 kernels on the CPU for most operators."""
+    compile_and_check(f"{spec},dtype=f16", 3, tmp_path / "build")
 
 
 @pytest.mark.slow

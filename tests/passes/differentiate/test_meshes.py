@@ -138,7 +138,6 @@ MODELS = {
         "bert-base,batch=4,layers=1,hidden=16,heads=4,vocab=12,seq=4,positions=4,intermediate=32",
         "mse:last_hidden_state",
     ),
-    "llama": ("llama-7b,batch=4,layers=1,hidden=16,heads=4,kv_heads=2,vocab=12,seq=4,ffn=32", "cross-entropy:logits"),
     "t5": ("t5-base,batch=4,layers=1,hidden=16,heads=4,vocab=12,seq=4,target_seq=2,ffn=32", "cross-entropy:logits"),
     "mixtral": (
         "mixtral-8x7b,batch=4,layers=1,hidden=16,heads=4,kv_heads=2,vocab=12,seq=4,ffn=32,experts=2,top=1",
@@ -162,7 +161,7 @@ MODELS = {
         ("gpt2", "2x2", "none"),
         ("bert", "2", "none"),
         ("vit", "2", "none"),
-        *(pytest.param(name, "2x2", "none", marks=pytest.mark.slow) for name in ("llama", "t5", "mixtral")),
+        *(pytest.param(name, "2x2", "none", marks=pytest.mark.slow) for name in ("t5", "mixtral")),
         pytest.param("resnet50", "2", "none", marks=pytest.mark.slow),
     ],
 )

@@ -62,7 +62,9 @@ def test_families(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "mesh"), [*zip(FAMILIES, itertools.cycle(["2x4", "8"]))])
+@pytest.mark.parametrize(
+    ("spec", "mesh"), [*zip((one for one in FAMILIES if "resnet" not in one), itertools.cycle(["2x4", "8"]))]
+)
 def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     module, folder = prepared(spec)
     check_plan(check_runs(module, searched(module, mesh), folder))
@@ -113,7 +115,7 @@ def test_experts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", ["llama", "resnet", "vit"])
 def test_exports_on_two_axes_and_in_stages(name: str, shared_dir: Path) -> None:
     module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
     check_plan(check_runs(module, searched(module, "2x2"), folder))
@@ -121,7 +123,7 @@ def test_exports_on_two_axes_and_in_stages(name: str, shared_dir: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shapes"), [*zip(SHARED, itertools.cycle([[(2, 2)], [(2, 2), (2,), (1,)]]))])
+@pytest.mark.parametrize(("name", "shapes"), [("bert", [(2, 2)]), ("gpt2", [(2, 2), (2,), (1,)]), ("resnet", [(2, 2)])])
 def test_any_plan_of_exports(name: str, shapes: list[tuple[int, ...]], shared_dir: Path) -> None:
     module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
     decided, staged = random_plan(module, shapes, np.random.default_rng(len(shapes)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.passes.partition.onnx_models import cached_decoder, encoder_decoder, experts
+from tests.passes.partition.onnx_models import cached_decoder, experts
 
 GIB = 1 << 30
 
@@ -33,7 +33,6 @@ def dnnc(*arguments: str) -> tuple[subprocess.CompletedProcess[str], int]:
 
 
 MODELS = [
-    pytest.param(partial(encoder_decoder, 4), 0.15, id="cross attention, 4+4 layers"),
     pytest.param(partial(cached_decoder, 6), 0.15, id="caches and masks, 6 layers"),
     pytest.param(partial(experts, 64), 0.15, id="64 experts"),
 ]

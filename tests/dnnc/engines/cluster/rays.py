@@ -106,6 +106,7 @@ def ray_cluster(
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
+            "RAY_prestart_worker_first_driver": "0",  # workers that no actor of these tests uses
             "XDG_CACHE_HOME": str(folder),
             "TMPDIR": str(folder),  # what is left there was left by this cluster, not by other tests
             "RAY_raylet_start_wait_time_s": "120",  # on a busy machine

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
+import pkgutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -92,13 +93,15 @@ def test_control_flow_and_corners_run_the_same(tmp_path: Path, name: str) -> Non
     onnx.checker.check_model(exported)
 
 
-@functools.cache
 def _cases() -> list[Any]:
-    from onnx.backend.test.case.node import collect_testcases
+    """Node tests of every sixth file of the onnx package: a file computes what its tests expect as it is imported."""
+    from onnx.backend.test.case import node
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's, while the cases compute what they expect
-        return list(collect_testcases(None))
+        warnings.simplefilter("ignore")  # numpy's, meanwhile
+        for module in sorted(one.name for one in pkgutil.iter_modules(node.__path__))[::6]:
+            importlib.import_module(f"{node.__name__}.{module}")
+    return list(node._NodeTestCases)
 
 
 def _round_trips(case: Any) -> str:
@@ -125,9 +128,8 @@ def _round_trips(case: Any) -> str:
 
 @pytest.mark.slow
 def test_onnx_node_tests_round_trip() -> None:
-    """A twentieth of them: all take minutes."""
-    outcomes = [_round_trips(case) for case in _cases()[::20]]
-    assert outcomes.count("ran") > 60
+    outcomes = [_round_trips(case) for case in _cases()[::4]]
+    assert outcomes.count("ran") > 40
 
 
 SHARED = {

@@ -110,15 +110,13 @@ def test_one_of_each_kind(builds: dict[str, Path], tmp_path: Path, capsys: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_twenty_tampered_builds(
-    builds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
-) -> None:
+def test_many_tampered_builds(builds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str) -> None:
     with nothing_left():
         before = {command: outcome(command, builds[layout], capsys) for command in ("run", "check", "simulate")}
         verdicts = []
-        for seed in range(20):
+        for seed in range([*LAYOUTS].index(layout), 20, len(LAYOUTS)):
             (tmp_path / str(seed)).mkdir()
             verdicts.append(holds(builds[layout], seed, tmp_path / str(seed), capsys, before))
             shutil.rmtree(tmp_path / str(seed))
     print(f"{layout}: {sum(verdicts)} of {len(verdicts)} refused, the others compute the same")
-    assert sum(verdicts) > 10
+    assert sum(verdicts) > 3

@@ -20,7 +20,7 @@ from torch.nn import functional
 import dnnc
 from dnnc.check.proof import prove
 from tests.dnnc.engines.torch.modules import sequences, vision
-from tests.dnnc.engines.torch.modules.case import Whole, floats, tokens
+from tests.dnnc.engines.torch.modules.case import Draw, Whole, floats, tokens
 
 STEPS, MICROBATCHES, RATE = 5, 2, 0.05
 ONE: dict[str, Any] = {"stages": 1, "replicas": 1, "mesh": "none"}
@@ -62,24 +62,49 @@ class Made(nn.Module):
 
 
 class Together(nn.Module):
-    """Modules side by side, each with its input and its target: the sum of the squared distances."""
+    """Models side by side, each with its inputs and, unless its output is its loss, its target: the sum of their losses."""
 
-    def __init__(self, cases: Sequence[Case]) -> None:
+    def __init__(self, wholes: Sequence[Whole]) -> None:
         super().__init__()
-        self.parts = nn.ModuleList([Made(case) for case in cases])
+        self.parts, self.wholes = nn.ModuleList([whole.make() for whole in wholes]), wholes
 
     def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        trials = zip(self.parts, given[::2], given[1::2], strict=True)
-        return torch.stack([functional.mse_loss(part(x), target) for part, x, target in trials]).sum()
+        losses, begin = [], 0
+        for part, whole in zip(self.parts, self.wholes, strict=True):
+            end = begin + len(whole.inputs)
+            losses.append(loss_of(whole, part(*given[begin:end]), given[end] if whole.loss != "output" else None))
+            begin = end + (whole.loss != "output")
+        return torch.stack(losses).sum()
 
 
-def together(cases: Sequence[Case]) -> Whole:
-    draws = []
-    for case in cases:
-        (x,) = case.whole().inputs
-        with torch.no_grad():
-            draws += [x, floats(*Made(case)(x()).shape[1:])]
-    return Whole(lambda: Together(cases), tuple(draws), "output")
+def together(wholes: Sequence[Whole]) -> Whole:
+    """Their models as one, whose output is the sum of their losses."""
+    draws: list[Draw] = []
+    for whole in wholes:
+        draws += whole.inputs
+        target = target_of(whole)
+        draws += [target] if target is not None else []
+    return Whole(lambda: Together(wholes), tuple(draws), "output")
+
+
+def loss_of(whole: Whole, made: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
+    """The loss of an output and its target, if it has one: a scalar."""
+    if wanted is None:
+        return made
+    if whole.loss == "mse":
+        return functional.mse_loss(made, wanted)
+    return functional.cross_entropy(made.flatten(0, -2), wanted.flatten())
+
+
+def target_of(whole: Whole) -> Draw | None:
+    """Draws targets of a model's outputs, unless its output is its loss."""
+    if whole.loss == "output":
+        return None
+    with torch.no_grad():
+        shape = whole.make()(*(draw() for draw in whole.inputs)).shape
+    if whole.loss == "mse":
+        return lambda: torch.randn(shape)
+    return lambda: torch.randint(0, shape[-1], shape[:-1])
 
 
 def sequential(*parts: Callable[[], nn.Module]) -> Callable[[], dict[str, Any]]:
@@ -347,10 +372,8 @@ class Trial:
         self.before = {name: value.clone() for name, value in self.module.state_dict().items()}
         self.given = [tuple(draw() for draw in self.case.inputs) for _ in range(STEPS * MICROBATCHES)]
         self.file = dnnc.from_torch(self.module, self.given[0], folder / "model.onnx")
-        with torch.no_grad():
-            shape = self.case.make()(*self.given[0]).shape
-        draws = {"mse": lambda: torch.randn(shape), "cross-entropy": lambda: torch.randint(0, shape[-1], shape[:-1])}
-        self.wanted = [draws[self.case.loss]() if self.case.loss in draws else None for _ in self.given]
+        target = target_of(case)
+        self.wanted = [target() if target is not None else None for _ in self.given]
         self.by_pytorch()
 
     def by_pytorch(self) -> None:
@@ -360,12 +383,7 @@ class Trial:
             optimizer.zero_grad()
             for number in range(step * MICROBATCHES, (step + 1) * MICROBATCHES):
                 made, wanted = self.trained(*self.given[number]), self.wanted[number]
-                if wanted is None:
-                    loss = made
-                elif self.case.loss == "mse":
-                    loss = functional.mse_loss(made, wanted)
-                else:
-                    loss = functional.cross_entropy(made.flatten(0, -2), wanted.flatten())
+                loss = loss_of(self.case, made, wanted)
                 (loss / MICROBATCHES).backward()
             optimizer.step()
 

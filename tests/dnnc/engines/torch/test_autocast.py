@@ -158,7 +158,7 @@ def test_steps_are_those_of_autocast(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["one device", *PLANS])
+@pytest.mark.parametrize("plan", PLANS)
 def test_steps_in_half_precision_are_those_of_a_grad_scaler(plan: str, tmp_path: Path) -> None:
     """Of a loop of PyTorch with a clipped norm, four microbatches a step. The first steps overflow: they change nothing, on all
     ranks alike, and the scale falls; it grows again behind two that do not, and a step overflows once more. Weights within 2 %
@@ -171,7 +171,7 @@ def test_steps_in_half_precision_are_those_of_a_grad_scaler(plan: str, tmp_path:
     asked += [
         "--microbatches",
         str(microbatches),
-        *PLANS.get(plan, ONE),
+        *PLANS[plan],
         "--optimizer",
         "momentum",
         "--learning-rate",

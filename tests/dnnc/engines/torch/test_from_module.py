@@ -438,10 +438,9 @@ def test_the_size_of_the_batch_is_bound_when_compiling(tmp_path: Path) -> None:
     file = dnnc.from_torch(OfBatch(), (torch.randn(4, 5, 6),), tmp_path / "net.onnx", dynamic_shapes=shapes)
     output = onnx.load(file).graph.output[0].name
     options = ["-t", "preset:cpu-1", "--objective", "training", "--loss", f"mse:{output}", "--microbatches", "2", "-q"]
-    for size in (2, 6):
-        build = tmp_path / f"build{size}"
-        assert main(["compile", str(file), *options, "--prove", "--dim", f"batch={size}", "-o", str(build)]) == 0
-        assert main(["train", str(build), "--check", "-q"]) == 0
+    build = tmp_path / "build"
+    assert main(["compile", str(file), *options, "--prove", "--dim", "batch=6", "-o", str(build)]) == 0
+    assert main(["train", str(build), "--check", "-q"]) == 0
 
 
 class Small(nn.Module):

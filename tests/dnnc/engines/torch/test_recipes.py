@@ -57,11 +57,10 @@ def checked(build: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("recipe", "plan"),
     [
-        ("adamw", "mesh"),
         ("adamw", "parts"),
         ("nesterov", "stages"),
-        ("nesterov", "replicas"),
-        *(("adafactor", plan) for plan in PLANS),
+        ("adafactor", "replicas"),
+        ("adafactor", "mesh"),
     ],
 )
 def test_steps_are_those_of_torch(plan: str, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,10 +75,9 @@ def test_steps_are_those_of_torch(plan: str, recipe: str, tmp_path: Path, capsys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
-def test_a_tied_weight_of_two_meshes(optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tied_weight_of_two_meshes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second mesh keeps other parts of it than the resource has, so it assigns to what no checkpoint holds."""
-    build = compiled(tmp_path / "build", *MESHES, "--optimizer", optimizer, model=GPT2, loss="cross-entropy:logits")
+    build = compiled(tmp_path / "build", *MESHES, "--optimizer", "adafactor", model=GPT2, loss="cross-entropy:logits")
     report = prove(build)
     assert report.proven, report.failures
     assert checked(build, capsys)["weights"] > 24
