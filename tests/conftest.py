@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +111,22 @@ def counted_twice() -> Iterator[None]:
     yield
     LocalizePass.run = localize  # type: ignore[method-assign]
     DifferentiatePass.run = differentiate  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def inference_here() -> Iterator[Callable[..., bytes]]:
+    """The import of ONNX infers in this process, without bounds, as where there is no fork: to fork a process that has run many
+    tests takes 0.1 s, an inference a millisecond. Gives the call in a child process, which has bounds."""
+    from dnnc.onnx.importer.inference import process
+    from ir.system.forked import _made, _opened
+
+    in_child = process.call_in_child
+    process.call_in_child = lambda call, **_: _opened(*_made(call))  # type: ignore[attr-defined]
+    yield in_child
+    process.call_in_child = in_child  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def inference_in_a_child(inference_here: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import of ONNX keeps its bounds, for tests of these and of models that might end the process."""
+    monkeypatch.setattr("dnnc.onnx.importer.inference.process.call_in_child", inference_here)

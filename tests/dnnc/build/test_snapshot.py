@@ -62,9 +62,16 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("name", ["plan.json", "stages/stage1.onnx", "stages/weights.data", MANIFEST])
 @pytest.mark.parametrize(
-    ("put", "words"), [(link, "a symbolic link"), (fifo, "a FIFO"), (directory, "a folder")], ids=["link", "fifo", "folder"]
+    ("name", "put", "words"),
+    [
+        ("plan.json", link, "a symbolic link"),
+        ("stages/stage1.onnx", fifo, "a FIFO"),
+        ("stages/weights.data", directory, "a folder"),
+        ("stages/weights.data", link, "a symbolic link"),
+        (MANIFEST, fifo, "a FIFO"),
+        (MANIFEST, link, "a symbolic link"),
+    ],
 )
 def test_only_regular_files(folder: Path, name: str, put: Callable[[Path], None], words: str) -> None:
     put(folder / name)

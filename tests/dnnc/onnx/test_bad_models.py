@@ -17,6 +17,8 @@ from dnnc.onnx import import_model
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from tests.dnnc.onnx.models import HEAD, model, save
 
+pytestmark = pytest.mark.usefixtures("inference_in_a_child")
+
 
 def _refused(path: Path) -> InvalidInput:
     with pytest.raises(InvalidInput) as raised:

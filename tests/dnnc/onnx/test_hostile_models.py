@@ -23,6 +23,8 @@ from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.limits import Limits
 from tests.dnnc.onnx.models import HEAD, model, save
 
+pytestmark = pytest.mark.usefixtures("inference_in_a_child")
+
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("f", 1)]
 
 

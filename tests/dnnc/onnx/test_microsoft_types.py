@@ -1,4 +1,4 @@
-"""The types that the import gives results of ONNX Runtime's own operators, against what ONNX Runtime makes of them."""
+"""ONNX Runtime's own operators: types that the import gives their results, against what ONNX Runtime makes, and their costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.dnnc.onnx.microsoft_cases import CASES, NodeCase
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_types_are_those_that_the_runtime_makes(case: NodeCase) -> None:
+def test_types_are_those_that_the_runtime_makes_and_a_formula_fits(case: NodeCase) -> None:
+    """Its cost is by a formula of its own, and its weights are no more than what it reads."""
     model = case.model()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -35,6 +36,10 @@ def test_types_are_those_that_the_runtime_makes(case: NodeCase) -> None:
     module = import_proto(model, where="m", sink=sink)
     expected = [TensorType(ELEMENT_TYPES[helper.np_dtype_to_tensor_dtype(array.dtype)], array.shape) for array in made]
     assert [value.type for value in module.entry.results] == expected
+    (cost,) = (op.facet(Cost, Cost()) for op in CostPass().run(module, PassContext(sink=sink)).entry.ops)
+    assert cost.kind != "default"
+    weights = sum(array.nbytes for i in case.constants if (array := case.operands[i]) is not None)
+    assert 0 <= cost.weight <= max(weights, cost.read)
     assert not sink.diagnostics
 
 

@@ -20,6 +20,8 @@ from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from tests.dnnc.onnx.models import save
 from tests.dnnc.onnx.test_hostile_models import branch, refused, simple
 
+pytestmark = pytest.mark.usefixtures("inference_in_a_child")
+
 W = np.zeros((4, 4, 3, 3), np.float32)
 
 

@@ -158,7 +158,7 @@ MODELS = {
         ("unequal", '2,shares="3,2",uneven=true', "none"),
         ("gpt2", "2", "none"),
         ("gpt2", "4", "stage"),
-        ("gpt2", "2x2", "none"),
+        pytest.param("gpt2", "2x2", "none", marks=pytest.mark.slow),
         ("bert", "2", "none"),
         ("vit", "2", "none"),
         *(pytest.param(name, "2x2", "none", marks=pytest.mark.slow) for name in ("t5", "mixtral")),

@@ -52,7 +52,9 @@ def test_the_best_plan(spec: str, mesh: str) -> None:
     check_plan(check_runs(module, searched(module, mesh), folder), exchanges=spec != ZOO[0])
 
 
-@pytest.mark.parametrize("spec", FAMILIES[5:])  # gpt3-175b has the ops of gpt2, llama-7b those of llama-70b
+@pytest.mark.parametrize(
+    "spec", [*FAMILIES[5:-1], pytest.param(FAMILIES[-1], marks=pytest.mark.slow)]
+)  # gpt3-175b has the ops of gpt2, llama-7b those of llama-70b
 def test_families(spec: str) -> None:
     module, folder = prepared(spec)
     if "resnet" in spec:  # 161 convolutions take long at their published size: planned and counted
