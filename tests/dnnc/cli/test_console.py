@@ -20,13 +20,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, work: float, wanted: bool = True) -> str:
-    """What appears on standard error while something takes ``work`` seconds."""
+def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, work: float, wanted: bool = True, until: str = "") -> str:
+    """What appears on standard error while something takes ``work`` seconds, and then until ``until`` is there, a minute at
+    most."""
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(console, "PROGRESS_AFTER", 0.2)
     with console.progress(wanted) as report:
         report("think", 0.5)
         time.sleep(work)
+        end = time.monotonic() + 60
+        while until not in stream.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
         report("write", None)
         report("write", 0.25)
     return stream.getvalue()
@@ -34,7 +38,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, work: float, wan
 
 def test_progress_on_a_terminal_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    text = shown(monkeypatch, Terminal(), 0.6)
+    text = shown(monkeypatch, Terminal(), 0.0, until="think")
     assert "think" in text
     assert "write" in text
 
