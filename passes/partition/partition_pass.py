@@ -347,11 +347,12 @@ class PartitionPass(LatticeSearch, MeshOptions):
         best, known = found, context.incumbent.value if context.incumbent is not None else math.inf
 
         def consider(made: Sequence[Module], machines: Topology) -> None:
-            """Keeps the best of these plans for ``machines``."""
+            """Keeps the best of these plans for ``machines``: the quickest by their ports, and others while there is time."""
             nonlocal best, least
             within = among(topology, {device.name for device in machines.devices})
-            for one in made:
-                if needed(one, Plan).value < least and now() < ends and not _is_interrupted(context):
+            for number, one in enumerate(sorted(made, key=lambda one: needed(one, Plan).value)):
+                in_time = (number == 0 or now() < ends) and not _is_interrupted(context)
+                if in_time and needed(one, Plan).value < least:
                     there = one if within is topology else beside(one, within)
                     there = beside(there) if there is not None else None
                     if there is not None and (value := needed(there, Plan).value) < least:

@@ -182,11 +182,18 @@ class LatticeSearch(PlanOptions, Pass):
                 worth, search = below / (devices + periods_behind(steps.microbatches, replicas)), stream
             else:
                 worth, search = steps.longest(below, any_devices), replace(stream, stages=stages, replicas=replicas)
-            found = search._planned(module, topology, context, steps, worth, (devices, replicas) if devices else None)
+            counts = (devices, replicas) if devices else None
+            try:
+                found = search._planned(module, topology, context, steps, worth, counts)
+            except KeyboardInterrupt:  # before this search had a plan
+                if not made:
+                    raise
+                context.count(self.name, interrupted=1)
+                raise NoBetterPlan(0.0, self.name) from None
             plan = found.first(Plan)
             assert plan is not None
             told = steps.told(plan, None if self.chunks > 1 else among)
-            if any_number:  # the bound becomes one of any number of stages and replicas
+            if quickest:  # the bound becomes one of all numbers of devices
                 told = replace(told, certificate=self._of_any_number(told, module, steps))
             made.append(found.replace(plan, told))
             return made[-1], told, plan.bound
@@ -473,8 +480,11 @@ class LatticeSearch(PlanOptions, Pass):
         return problem_digests(module, told, [Among(self.stages, self.replicas if replicated else 1)])[0]
 
     def _of_any_number(self, plan: Plan, module: Module, steps: Steps) -> tuple[tuple[str, str], ...]:
-        """The certificate of a plan of a stated number of stages and replicas, as that of a plan of any number of them."""
+        """The certificate of a plan of so many devices, stages and replicas, as that of the best of all that the options
+        allow."""
         certificate = {key: text for key, text in plan.certificate if key not in ("stages", "replicas")}
+        if self.stages:
+            certificate["stages"] = str(self.stages)
         if self.replicas > 1:
             certificate["replicas"] = str(self.replicas)
         if not self._prescribed():

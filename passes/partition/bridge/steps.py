@@ -430,10 +430,10 @@ class Steps:
         where no number has a plan, NoBetterPlan where none has a better one.
 
         Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
-        take periods to fill. Of several stages the least load on all devices comes next. Each number of devices, and of
-        replicas that every stage has at least, has a bound on its steps, at first that of work spread evenly. Those with the
-        least bound are searched: no load on as many devices or fewer, in stages of as many replicas or more, is below what
-        this proves."""
+        take periods to fill. Of several stages the least load on all devices comes next, if its step may be better. Each number
+        of devices, and of replicas that every stage has at least, has a bound on its steps, at first that of work spread
+        evenly. Those with the least bound are searched: no load on as many devices or fewer, in stages of as many replicas or
+        more, is below what this proves."""
         best: tuple[Module, Plan] | None = None
         bound, copies = (math.inf, 1) if stages else self.copies
         several = range(max(self.several.start, stages), self.several.stop)
@@ -450,7 +450,9 @@ class Steps:
         least = {(count, r): step(0.0, (count, r)) for count in several for r in self._work.weight}
         todo = {some for some, seconds in least.items() if seconds < math.inf}
         for number in range(1 + MOST_TRIED):
-            some = min(todo, key=lambda some: (least[some], -some[0], some[1]), default=(0, 0)) if number else (every, 1)
+            some = min(todo, key=lambda some: (least[some], -some[0], some[1]), default=(0, 0))
+            if not number and (best is None or least.get((every, 1), math.inf) * enough < beaten):
+                some = every, 1
             over = is_over() or interrupted() or now() >= ends or least.get(some, math.inf) * enough >= beaten
             if over and (number or best is not None):
                 break

@@ -27,6 +27,7 @@ from passes.partition.bridge.plan import with_stages
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.prepare.cost import CostPass
+from passes.reference.reference_pass import ReferencePass
 from passes.solvers.work import RATES, did, now
 from passes.stages.placement import Placement
 from passes.stages.placement_from_ir import stage_memory
@@ -95,6 +96,31 @@ def test_a_plan_is_no_worse_than_one_of_fewer_choices(seed: int, options: dict[s
     plan, narrow = planned(module, **every), planned(module, **{**every, **fewer})
     assert plan.value <= narrow.value * (1 + NEAR)
     assert plan.bound <= narrow.value * (1 + 1e-9)
+
+
+def test_a_plan_of_fewer_devices_is_looked_for_where_that_of_all_cannot_be_better() -> None:
+    """Two microbatches fill no five devices: one takes less than all, whatever their load, and two less than one."""
+    module = random_module(613215915, training=True)
+    topology = needed(module, Topology)
+    types = tuple(replace(one, handover=1e-4 * (1 + i)) for i, one in enumerate(topology.types))
+    search = ReferencePass(objective="training", microbatches=2, replicas=0)
+    plan = search.run(module.replace(topology, replace(topology, types=types)), PassContext(dialects=DIALECTS)).first(Plan)
+    assert plan is not None
+    assert ([stage.replicas for stage in plan.stages], plan.status) == ([1, 1], "optimal")
+
+
+def test_the_plan_of_a_search_that_took_too_long_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search for the real links found was dropped where the time was over behind it."""
+    module, searched = random_module(38, training=False), PartitionPass.searched
+
+    def slow(self: PartitionPass, *given: Any) -> Module:
+        found = searched(self, *given)
+        did("written", 1e6)
+        return found
+
+    narrow = planned(module, comm="overlap", replicas=0, stages=1)
+    monkeypatch.setattr(PartitionPass, "searched", slow)
+    assert planned(module, comm="overlap", replicas=0).value <= narrow.value * (1 + NEAR)
 
 
 def perceptron(seed: int) -> Module:

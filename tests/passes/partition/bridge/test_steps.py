@@ -256,6 +256,15 @@ def test_a_stated_number_of_stages_has_as_many_devices_as_are_best(widths: list[
     assert plan.value == pytest.approx(by_hand_with_replicas(module, microbatches, 2, devices)[0])
 
 
+def test_the_bound_of_a_plan_without_replicas_is_told_of_those_with_replicas() -> None:
+    """The best plan of two stages has one device each, and plans with replicas have a lower bound."""
+    module = chain([256, 512, 256, 512], 4)
+    plan, alone = (planned(module, microbatches=2, replicas=replicas, stages=2) for replicas in (0, 1))
+    assert [stage.replicas for stage in plan.stages] == [1, 1]
+    assert plan.bound < alone.bound
+    assert dict(plan.certificate)["problem"] != dict(alone.certificate)["problem"]
+
+
 def test_stages_that_exchange_microbatches_hand_over() -> None:
     """Measured: 2 stages of a small MLP on 2 cores took 90 to 155 us more per microbatch than was predicted, at a hand-over of
     122 us. Replicas of the whole model exchange none."""
