@@ -109,9 +109,11 @@ class PartitionPass(LatticeSearch, MeshOptions):
                 return self._on_one_form(searches[0], context)
             return best_of(searches, context, self.name)
         own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
-        last = any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes
-        # Stages on meshes of unlike devices take longest: the plans of the others rule most of them out.
-        return best_of([searches[0], own, *searches[1:]] if last else [own, *searches], context, self.name)
+        ahead = 0  # searches that come before it
+        if any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes:
+            # Of a training step, stages on meshes of unlike devices take longest; the other plans rule most of them out.
+            ahead = 1 if self.training else len(searches)
+        return best_of([*searches[:ahead], own, *searches[ahead:]], context, self.name)
 
     def check_options(self) -> None:
         """Raises UsageError for options that exclude each other, whatever the model."""
