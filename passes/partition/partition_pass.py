@@ -365,20 +365,11 @@ class PartitionPass(LatticeSearch, MeshOptions):
                         best, least = there, value
 
         consider([one for one in made if one.entry is not found.entry], topology)
-        pinned = {text.rpartition("=")[2] for text in self.pins}
-        fewer = () if self.training and not self.stages else (1,)  # training in any number of stages looks at few by itself
-        searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, *fewer))]
-        tried = [(machines, search) for machines in (topology, *others) for search in searches][1:]  # the first gave ``found``
-        if not (self.stages or self.cuts or len(pinned) > 1):
-            count = len(plan.stages)
-            stages = (1, *range(max(2, count - _FEWER_STAGES), count if self.training else 0))
-            tried[:0] = [(topology, replace(searches[0], stages=number)) for number in stages]
+        tried = self._further(plan, topology, others)
         for number, (machines, search) in enumerate(tried):
             left = ends - now()
             if left <= 0 or is_over() or _is_interrupted(context):
                 break
-            if not pinned <= {device.name for device in machines.devices}:
-                continue
             search = replace(search, time_limit=left / (len(tried) - number + 1))  # borders are moved afterwards
             also: list[Module] = []
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context) as inside:
@@ -398,6 +389,20 @@ class PartitionPass(LatticeSearch, MeshOptions):
         texts += [(key, text) for key, text in plan.certificate if key in of_all]
         told, value = replace(chosen, single=plan.single, certificate=tuple(sorted(texts))), chosen.port_value
         return best.replace(chosen, assessed(told, best.entry, value, min(plan.bound, value)))
+
+    def _further(self, plan: Plan, topology: Topology, others: Sequence[Topology]) -> list[tuple[Topology, PartitionPass]]:
+        """The further searches for plans on the real links, where ``plan`` is the best on ports: the machines and the options
+        of each."""
+        pinned = {text.rpartition("=")[2] for text in self.pins}
+        fewer = () if self.training and not self.stages else (1,)  # training in any number of stages looks at few by itself
+        searches = [replace(self, replicas=most, hosts=False) for most in dict.fromkeys((self.replicas, *fewer))]
+        machines = [topology, *(some for some in others if pinned <= {device.name for device in some.devices})]
+        tried = [(some, search) for some in machines for search in searches][1:]  # the first gave ``plan``
+        if not (self.stages or self.cuts or len(pinned) > 1):
+            count = len(plan.stages)
+            stages = (1, *range(max(2, count - _FEWER_STAGES), count if self.training else 0))
+            tried[:0] = [(topology, replace(searches[0], stages=number)) for number in stages]
+        return tried
 
     def _with_moved_borders(
         self, placed: Module, put: Callable[[Module, PassContext], Module], context: PassContext, ends: float

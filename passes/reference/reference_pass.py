@@ -21,7 +21,7 @@ from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.graph.faults import NotAChoice, NotInRange
 from passes.partition.bridge.handover import slowest, with_handover
-from passes.partition.bridge.lattice_search import LatticeSearch, Search
+from passes.partition.bridge.lattice_search import Counts, LatticeSearch, Search
 from passes.partition.bridge.pins import check_cuts, check_separable
 from passes.partition.bridge.plan import Asked
 from passes.partition.bridge.requests import read_cuts, read_pins
@@ -122,14 +122,7 @@ class ReferencePass(LatticeSearch):
         assert plan is not None
         return module.replace(plan, steps.told(plan, None))
 
-    def _asked(
-        self,
-        module: Module,
-        topology: Topology,
-        context: PassContext,
-        steps: Steps | None,
-        counts: tuple[int, int] | None = None,
-    ) -> Asked:
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None, counts: Counts) -> Asked:
         """The problem of the options: of a training graph every node, else the classes of nodes that share a stage. Reductions
         are for throughput and contiguous splits."""
         if self._pipeline:

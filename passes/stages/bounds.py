@@ -129,11 +129,16 @@ def _weights(seconds: Floats, price: Floats) -> Floats:
     return np.where(np.isfinite(weights), weights, 0.0)
 
 
+def fastest(problem: Problem, price: Floats) -> Floats:
+    """Prices of all devices, the highest first."""
+    alone = sorted(set(pools(problem.kinds)))
+    every: Floats = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
+    return every
+
+
 def _capacity(problem: Problem, price: Floats) -> tuple[float, int]:
     """The most weight that the devices of a plan take per second, and how many devices that is."""
-    alone = sorted(set(pools(problem.kinds)))
-    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
-    single = len(alone) == len(problem.kinds)
+    every, single = fastest(problem, price), len(set(pools(problem.kinds))) == len(problem.kinds)
     used = min(problem.stages, problem.devices) if problem.stages is not None and single else problem.devices
     return float(every[:used].sum()), used
 

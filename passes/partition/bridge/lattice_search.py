@@ -59,6 +59,8 @@ from passes.stages.reduce import Groups, memory_can_bind, ordered, quotient, red
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
+Counts: TypeAlias = tuple[int, int] | None
+"""The most devices of a training plan, and the least of each of its stages; None: any."""
 Search: TypeAlias = Callable[[Problem, Budget], Solution]
 SECONDS = 10.0
 """Of counted work, of a search over the lattice that is given no limit."""
@@ -225,11 +227,10 @@ class LatticeSearch(PlanOptions, Pass):
         context: PassContext,
         steps: Steps | None = None,
         beaten: float = math.inf,
-        counts: tuple[int, int] | None = None,
+        counts: Counts = None,
     ) -> Module:
-        """The module with a plan; with ``steps`` that of a stream with their costs. ``counts``: the most devices of the plan,
-        and the least of each stage. Raises NoBetterPlan where the search ended without a plan, for its bound is not below
-        ``beaten``."""
+        """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
+        without a plan, for its bound is not below ``beaten``."""
         started = time.perf_counter()
         asked = self._asked(module, topology, context, steps, counts)
         self._check_demands(asked)
@@ -257,15 +258,8 @@ class LatticeSearch(PlanOptions, Pass):
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
-    def _asked(
-        self,
-        module: Module,
-        topology: Topology,
-        context: PassContext,
-        steps: Steps | None,
-        counts: tuple[int, int] | None = None,
-    ) -> Asked:
-        """The problem of the options; ``counts``: as for ``_planned``."""
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None, counts: Counts) -> Asked:
+        """The problem of the options."""
         net = context.analyses.get(network, topology)
         cuts = read_cuts(module.entry, self.cuts, context.gone)
         pins = read_pins(module.entry, topology, self.pins, context.gone)

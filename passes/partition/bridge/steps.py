@@ -52,7 +52,7 @@ from passes.graph.graph import reads
 from passes.partition.bridge.chunks import chunk_devices
 from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.solvers.work import is_over, now
-from passes.stages.bounds import StepWork, least_step, node_weights, prices
+from passes.stages.bounds import StepWork, fastest, least_step, node_weights, prices
 from passes.stages.from_ir import problem_of
 from passes.stages.placement_from_ir import stage_memory, updates
 from passes.stages.problem import Floats, Kind, Problem, pools
@@ -71,9 +71,10 @@ MOST_ALONE = 64
 _HALVINGS = 30
 
 PlanOf: TypeAlias = Callable[[int, int, int, float], tuple[Module, Plan, float]]
-"""The plan of the least load of so many stages, each of so many replicas or more, on up to so many devices (0: all), whose step
-takes less than so many seconds, and a bound on the periods of such plans; of 0 stages one of any number, whose bound is of two
-or more. Of a stated number of stages each has up to so many replicas."""
+"""Given (stages, replicas, devices, seconds): the module with the plan of the least load among those whose step takes less than
+so many seconds, the plan, and a lower bound on the periods of these. With 0 devices: plans of so many stages, each of up to so
+many replicas, on any devices. Else: plans of two stages or more, or as many as are stated, each of so many replicas or more, on
+up to so many devices; ``stages`` is 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,8 +353,7 @@ class Steps:
     def _work(self) -> StepWork:
         """All work of a step: at the best prices of all devices, and where each device has the same, best of few."""
         problem, price = self._alone
-        rows, counts = range(len(problem.kinds)), [kind.count for kind in problem.kinds]
-        every = np.array([price, np.full(len(rows), 1.0 / sum(counts))])
+        every = np.array([price, np.full(len(price), 1.0 / problem.devices)])
         wide = self.replicated(problem, None, self.replicas)
         replicas = np.array([kind.replicas for kind in wide.kinds])
         pool = np.array(pools(wide.kinds), np.int64)
@@ -371,7 +371,7 @@ class Steps:
                 ]
                 weight[r] = np.array(found) * (1 - SLACK)
         handover = np.array([self.topology.type(kind.type).handover for kind in problem.kinds])
-        rate = np.array([np.cumsum(np.sort(np.repeat(row, counts))[::-1]) for row in every])
+        rate = np.array([np.cumsum(fastest(problem, row)) for row in every])
         return StepWork(weight, rate, (every * handover).min(axis=1))
 
     def least(self, period: float, devices: range) -> float:
@@ -424,10 +424,10 @@ class Steps:
         seconds: float = math.inf,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Module:
-        """The module of the best plan of so many ``stages``, which ``plan_of`` is asked for as 0; of any number for 0.
-        ``beaten``: seconds of a step of another kind: only better ones are looked for. A plan of ``enough`` times a bound ends
-        the search. ``seconds``: the limit of one search; ``interrupted``: whether no further one is to begin. Raises Infeasible
-        where no number has a plan, NoBetterPlan where none has a better one.
+        """The module of the best plan. ``stages``: how many are stated (0: any number). ``beaten``: seconds of a step of
+        another kind: only better ones are looked for. A plan of ``enough`` times a bound ends the search. ``seconds``: the
+        limit of one search; ``interrupted``: whether no further one is to begin. Raises Infeasible where no number has a plan,
+        NoBetterPlan where none has a better one.
 
         Replicas of the whole model come first: their seconds are known (``copies``), and often rule out several stages, which
         take periods to fill. Of several stages the least load on all devices comes next, if its step may be better. Each number

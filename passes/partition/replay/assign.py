@@ -182,7 +182,7 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     import numpy as np
 
     from passes.costs.learning import learning_seconds, update_seconds
-    from passes.stages.bounds import StepWork, least_step, node_weights, prices
+    from passes.stages.bounds import StepWork, fastest, least_step, node_weights, prices
     from passes.stages.from_ir import problem_of
     from passes.stages.placement_from_ir import updates
     from passes.stages.problem import Floats
@@ -193,7 +193,7 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     once = np.array([[update_seconds(size, type_) / microbatches for size in moved] for type_ in types])
     both = np.array([[one.both for one in learning_seconds(module, type_)] for type_ in types])
     count, price = len(topology.devices), prices(replace(problem, seconds=both + once))
-    rate = np.cumsum(np.sort(np.repeat(price, [kind.count for kind in problem.kinds]))[::-1])
+    rate = np.cumsum(fastest(problem, price))
 
     def work(replicas: int) -> Floats:
         """Seconds times prices of all nodes, where each stage has so many replicas."""

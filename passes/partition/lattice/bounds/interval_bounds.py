@@ -176,12 +176,12 @@ class IntervalBounds:
     def _least_cuts(self, interval: Interval) -> Floats:
         """The least that a boundary in the interval moves on each kind. Where all transfers of two kinds stand in one ratio, as
         those of replicas and of one device, so do these."""
-        base, ratio = self.in_ratio
+        base, ratio = self._in_ratio
         own = {kind: self._least_cut(kind, interval) for kind in dict.fromkeys(base)}
         return np.array([part * own[kind] for kind, part in zip(base, ratio, strict=True)])
 
     @cached_property
-    def in_ratio(self) -> tuple[list[int], list[float]]:
+    def _in_ratio(self) -> tuple[list[int], list[float]]:
         """Of each kind the first one whose transfers stand in one ratio to its own, and the least of these ratios."""
         base, ratio = list[int](), [1.0] * self.kinds
         for kind, cost in enumerate(self.cuts.cost):
