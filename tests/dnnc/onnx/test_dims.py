@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import onnx
@@ -128,10 +127,8 @@ def test_thousands_of_names(tmp_path: Path) -> None:
     inputs = [helper.make_tensor_value_info(name, 1, [f"d{name}", 2]) for name in names]
     graph = helper.make_graph([helper.make_node("Concat", names, ["y"], axis=0)], "g", inputs, [onnx.ValueInfoProto(name="y")])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    start = time.process_time()
     module = import_model(save(proto, tmp_path), dims={}, sink=DiagnosticSink()).module
     with pytest.raises(InvalidInput) as raised:
         require_bound(module, "m.onnx")
-    assert time.process_time() - start < 20
     assert len(raised.value.diagnostics) == 20
     assert "(and 3980 more dimensions)" in str(raised.value)
