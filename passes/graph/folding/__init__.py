@@ -14,8 +14,9 @@ function (``variants.py``); then it is written down (``outline.py``, ``folded.py
 
 Invariants: copies of a block agree in everything but names, resources, locations, decisions and layouts, copies of a function
 in the last two as well: what stands in a shared body holds for each of its copies. Resources are arguments, but for constants
-that all copies share. What is found does not depend on names, on the order of ops, nor on decisions. Bodies of If, Loop and
-Scan are part of their op: two such ops fold when their bodies are the same but for names.
+that all copies share. What is found does not depend on names, on the order of ops, nor on decisions; a ``comm.reshard``, which
+a plan adds, is part of the layer that it stands in. Bodies of If, Loop and Scan are part of their op: two such ops fold when
+their bodies are the same but for names.
 
 A pass that looks at ops one by one works on the expanded program, and what it makes of that is ``refolded``: with a variant for
 each distinct decision.

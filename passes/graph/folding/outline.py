@@ -16,6 +16,7 @@ from ir.core.facets import Cost, Facets
 from ir.core.module import Func, Resource
 from ir.core.names import unique
 from ir.core.ops import Op, Value
+from ir.ops.opdefs import RESHARD
 from ir.text.renaming import renaming
 from passes.graph.folding import marks
 from passes.graph.folding.names import assigned, locations, rebuild
@@ -128,10 +129,10 @@ class _Outline:
         return {marks.NAMES: tuple(assigned(ops)), **marks.location_lists(locations(ops))}
 
     def cost(self, number: int) -> Facets:
-        """The cost of a call, where the ops inside have one."""
+        """The cost of a call, where the ops inside have one; that of a ``comm.reshard`` depends on the machines."""
         block = self.variants[number].block
         if block not in self.costs:
-            ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops]
+            ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops if self.ops[op].name != RESHARD]
             known = all(op.facet(Cost) is not None for op in ops)
             self.costs[block] = (replace(total_cost(ops), kind="control"),) if known else ()
         return self.costs[block]

@@ -14,7 +14,8 @@ Types are those without layouts: neither these nor decisions are part of a key, 
 its copies. What keys leave out is told by ``decided``, for ``variants`` to compare.
 
 Keys are exact, not hashes: numbers given to structures that compare equal, floats by their text, because -0.0 == 0.0. Ops that
-must not be folded have a key of their own each: those of ``comm``, whose channels and handles are single.
+must not be folded have a key of their own each: those of ``comm`` whose channels and handles are single, all but
+``comm.reshard``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ir.core.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Pha
 from ir.core.module import Func, Inline, Resource, Splat
 from ir.core.ops import Op, Region
 from ir.core.types import DType, TensorType, Type, without_layout
+from ir.ops.opdefs import RESHARD
 from passes.graph.folding.names import reads
 
 CONSTANT_ELEMENTS = 64
@@ -91,7 +93,8 @@ def program_of(func: Func, resources: Mapping[str, Resource]) -> Program:
 
 def unfoldable(op: Op) -> bool:
     """Whether ``op``, or one inside it, must stay where it is."""
-    return op.dialect == "comm" or any(unfoldable(inner) for _, region in op.regions for inner in region.ops)
+    single = op.dialect == "comm" and op.name != RESHARD
+    return single or any(unfoldable(inner) for _, region in op.regions for inner in region.ops)
 
 
 def laid(types: Iterable[Type]) -> tuple[tuple[int, Type], ...]:

@@ -25,9 +25,10 @@ from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.graph.folding import expand, fold, folding
 from passes.prepare.fold import FoldPass
-from tests.passes.graph.folding.graphs import Net, of, round_trip, summary, transformer
+from tests.passes.graph.folding.graphs import STREAM, Net, of, round_trip, summary, transformer
 
 LAYER = 22
+MESH = Mesh("@mesh", (("x", 2),), ("a", "b"))
 SPLIT = Layout("@mesh", (Shard(0),))
 OTHER = Layout("@mesh", (Shard(1),))
 KINDS = ("Relu", "MatMul", "Add", "Where")
@@ -45,7 +46,7 @@ Change = Callable[[Op], Op]
 
 
 def with_mesh(module: Module) -> Module:
-    return module.extend([Mesh("@mesh", (("x", 2),), ("a", "b"))])
+    return module.extend([MESH])
 
 
 def with_ops(module: Module, change: Change) -> Module:
@@ -275,6 +276,25 @@ def test_a_weight_laid_otherwise_makes_a_variant() -> None:
     assert [said(func)["fold.copies"] for func in bodies(folded, LAYER)] == [3, 3]
 
 
+def test_a_change_of_layout_is_part_of_its_layer() -> None:
+    """Layers that change layouts alike are calls of one function, the changes inside; one that changes otherwise is not."""
+
+    def laid_out(layouts: Sequence[Layout]) -> Module:
+        net = Net()
+        net.module.add(MESH)
+        x = net.func.arg("x", replace(STREAM, layout=SPLIT))
+        for layer, layout in enumerate(layouts):
+            y = net.op("Sigmoid", net.op("Relu", x))
+            x = net.func.op("comm.reshard", (y,), replace(STREAM, layout=layout), name=f"x{layer}")
+        return net.build(x)
+
+    folded = round_trip(laid_out([SPLIT] * 6))
+    assert [len(func.ops) for func in bodies(folded)] == [3]
+    assert [op.name for op in folded.entry.ops] == ["dnnc.call"] * 6
+    folded = round_trip(laid_out([SPLIT] * 4 + [OTHER] + [SPLIT] * 2))
+    assert [said(func)["fold.copies"] for func in bodies(folded, 3)] == [5]
+
+
 # -- passes on folded modules ------------------------------------------------------------------------------------------
 
 
@@ -313,6 +333,7 @@ def test_passes_give_a_folded_module_back_folded(name: str) -> None:
     assert expand(folded) == plain
     assert fold(plain) == folded
     assert bodies(folded)
+    assert len(folded.entry.ops) < len(plain.entry.ops) / 2
     assert not ir.verify(folded, dialects=DIALECTS)
     text = ir.print_module(folded)
     assert len(text.splitlines()) < len(ir.print_module(plain).splitlines())
