@@ -91,7 +91,11 @@ def plan_headline(plan: Plan) -> str:
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
-    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "meshes")]
+    if kinds := dict(plan.certificate).get("kinds"):
+        own, _, others = kinds.partition("; ")
+        lines.append(f"  searched: {own} (this plan); {others}")
+    if meshes := dict(plan.certificate).get("meshes"):
+        lines.append(f"  meshes: {meshes}")
     if restricted := dict(plan.certificate).get("restricted"):
         by, _, without = restricted.partition("; ")
         lines += [f"  restricted {by}", f"    {without}"]

@@ -49,9 +49,9 @@ from passes.timeline.families import SHARING
 if TYPE_CHECKING:
     from passes.partition.on_meshes import MeshesSearch
 
-KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
+KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages that may have replicas", MESHES: "stages on meshes"}
 """Forms of plans in words."""
-MIXED = "stages with a mesh among them"
+MIXED = "stages that may be meshes"
 _NEAR = 0.05
 """Relative: a plan of a training step on single devices that is so near its bound is not looked for again on meshes."""
 _FEWER_STAGES = 2

@@ -103,6 +103,6 @@ def test_verbose_logs_machines_searches_and_processes(capsys: pytest.CaptureFixt
     assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", build, "-v"]) == 0
     text = capsys.readouterr().err
     assert " dnnc.machines.local: preset:cpu-2: 2 devices of 1 types on 1 hosts, " in text
-    assert " dnnc.passes.partition: stages with replicas: a plan of " in text
+    assert " dnnc.passes.partition: stages that may have replicas: a plan of " in text
     assert main(["run", build, "-v"]) == 0
     assert capsys.readouterr().err.count(" dnnc.engines.onnxruntime.starter.host: cpu") == 2

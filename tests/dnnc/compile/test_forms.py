@@ -79,7 +79,7 @@ def test_a_model_that_one_op_dominates_gets_replicas(tmp_path: Path) -> None:
     plan = compiled(tmp_path, ONE_DOMINATES, topology).plan
     assert (plan.status, plan.value) == ("optimal", pytest.approx((plan.single + 150e-6) / 2)), "with hand-over"
     assert plan.stages[0].devices == ("cpu0", "cpu1")
-    assert dict(plan.certificate)["kinds"].startswith("stages with replicas; stages with a mesh among them: none below ")
+    assert dict(plan.certificate)["kinds"].startswith("stages that may have replicas; stages that may be meshes: none below ")
     alone = compiled(tmp_path, ONE_DOMINATES, topology, replicas=1, mesh="none").plan
     assert alone.status == "optimal", "of what was allowed"
     assert alone.value > 1.2 * plan.value
@@ -97,7 +97,7 @@ def test_a_model_that_fits_no_device_gets_a_mesh(tmp_path: Path) -> None:
     result = compiled(tmp_path, model, topology)
     assert result.plan.stages[0].mesh
     assert result.plan.status == "optimal"
-    assert dict(result.plan.certificate)["kinds"] == "stages with a mesh among them; stages with replicas: none fits"
+    assert dict(result.plan.certificate)["kinds"] == "stages that may be meshes; stages that may have replicas: none fits"
     assert "mesh=any" in result.pipeline
 
 
@@ -189,7 +189,7 @@ def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypa
     assert 0 < result.plan.bound < result.plan.value
     assert result.plan.status == "within-gap"
     least = seconds_text(result.plan.bound)
-    kinds = f"stages with replicas; stages with a mesh among them: none below {least}"
+    kinds = f"stages that may have replicas; stages that may be meshes: none below {least}"
     assert dict(result.plan.certificate)["kinds"] == kinds
 
 
@@ -210,7 +210,7 @@ def test_an_interrupt_within_a_kind_leaves_out_the_kinds_after_it(tmp_path: Path
     assert looked
     assert result.interrupted
     assert result.plan.bound == 0.0
-    assert dict(result.plan.certificate)["kinds"] == "stages on meshes; stages with replicas: not searched to the end"
+    assert dict(result.plan.certificate)["kinds"] == "stages on meshes; stages that may have replicas: not searched to the end"
 
 
 UNEQUAL = """
@@ -305,7 +305,7 @@ def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
     assert plan.bound == (plan.value if proven else bound)
     assert plan.status == ("optimal" if proven else "within-gap")
     told = "none fits" if proven else f"none below {seconds_text(bound)}"
-    assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages with a mesh among them: {told}"
+    assert dict(plan.certificate)["kinds"] == f"stages that may have replicas; stages that may be meshes: {told}"
 
 
 def test_of_many_devices_a_plan_says_where_its_blocks_may_begin(tmp_path: Path) -> None:
