@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ir.core.outcomes import TIGHT
+from ir.core.outcomes import TIGHT, Outcome
 from passes.partition.lattice.objective import Budget, SearchObjective, Solution
 from passes.partition.lattice.search.search import Search
-from passes.solvers.anytime import Progress
+from passes.solvers.anytime import Progress, Statistics
 from passes.stages.bounds import best_bound, prices
 from passes.stages.lattice.dp import KeepOn, Stages, solve_family
 from passes.stages.lattice.ideals import Family
@@ -26,7 +26,21 @@ from passes.stages.reduce import memory_can_bind
 
 def solve(problem: Problem, budget: Budget | None = None, progress: Progress = lambda label, fraction: None) -> Solution:
     """The best contiguous plan that the budget finds, with a valid lower bound."""
+    if problem.stages == 1 and problem.size:
+        return _in_one_stage(problem, budget or Budget())
     return Search(Throughput(problem), budget or Budget(), progress).run()
+
+
+def _in_one_stage(problem: Problem, budget: Budget) -> Solution:
+    """The best plan of one stage: there is one for each kind. None where it is not below the value of the incumbent."""
+    objective, nodes = Throughput(problem), tuple(range(problem.size))
+    value, kind = min((objective.value(((kind, nodes),)), kind) for kind in range(len(problem.kinds)))
+    done = Statistics(ideals=2, stored=2, tested=1, transitions=len(problem.kinds))
+    reason = "one stage was tried on every kind of device"
+    if value < budget.beaten:
+        return Solution(value=value, bound=value, status="optimal", reason=reason, stages=((kind, nodes),), statistics=done)
+    status: Outcome = "infeasible" if math.isinf(value) else "undecided"
+    return Solution(value=math.inf, bound=value, status=status, reason=reason, stages=None, statistics=done)
 
 
 class Throughput(SearchObjective):

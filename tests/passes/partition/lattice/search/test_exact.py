@@ -279,14 +279,14 @@ def test_many_different_devices_need_no_vector_of_each(stages: int | None) -> No
 
 
 def test_sequences_of_devices_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On small problems: never below brute force, feasible, and infeasible is never claimed."""
+    """On small problems: never below brute force, feasible, and infeasible is never claimed; one stage needs no sequence."""
     monkeypatch.setattr("passes.stages.lattice.states.MOST_STATES", 0)
     reached = 0
     for seed in range(50):
         problem = random_problem(seed)
         best = brute_force(problem)
         solution = solve(problem)
-        assert solution.status != "infeasible"
+        assert solution.status != "infeasible" or (problem.stages == 1 and math.isinf(best))
         if solution.stages is not None:
             assert violations(problem, solution.stages) == []
             assert solution.bound <= best * (1 + 1e-9) <= solution.value * (1 + 1e-8)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
@@ -14,7 +15,7 @@ from ir.core.diagnostics import DiagnosticSink
 from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.throughput import solve
 from passes.solvers.work import now, within
-from passes.stages.problem import Problem, violations
+from passes.stages.problem import Kind, Problem, violations
 from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts
 from tests.passes.partition.lattices import Machines, write
@@ -40,6 +41,25 @@ def check(problem: Problem, solution: Solution, gap: float) -> None:
 )
 def test_good_plan_of_a_large_lattice(problem: Problem, gap: float) -> None:
     check(problem, solve(problem, SMALL), gap)
+
+
+def test_one_stage_needs_no_search() -> None:
+    """Each kind that has the memory is asked once, whatever the lattice; what does not beat the incumbent is none."""
+    problem = replace(encoder_decoder(24), stages=1)
+    kinds = tuple(Kind("acc", (f"d{number}",), memory) for number, memory in enumerate((1, None, None)))
+    unlike = replace(
+        problem,
+        kinds=kinds,
+        seconds=problem.seconds[:1] * np.array([[1.0], [3.0], [2.0]]),
+        transfer=np.repeat(problem.transfer[:1], 3, axis=0),
+    )
+    solution = solve(unlike, SMALL)
+    assert solution.stages == ((2, tuple(range(problem.size))),)
+    assert solution.value == solution.bound == pytest.approx(2 * float(problem.seconds[0].sum()))
+    assert solution.statistics.tested == 1
+    beaten = solve(unlike, replace(SMALL, beaten=solution.value))
+    assert (beaten.stages, beaten.bound) == (None, solution.value)
+    assert solve(replace(unlike, kinds=(kinds[0],) * 3), SMALL).status == "infeasible"
 
 
 def test_same_plan_every_time() -> None:
