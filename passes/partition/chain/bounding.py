@@ -320,16 +320,16 @@ class Bounding:
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
-    def refine(self, found: Sequenced, seconds: float, held: Held, *, exact: bool) -> bool:
-        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
-        ``held``: as of the programme that found it; ``exact``: also by a search of the run itself."""
+    def refine(self, found: Sequenced, seconds: float, held: Held, *, exact: bool, limit: float = 0.0) -> bool:
+        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were, and than ``limit``;
+        whether one did. ``held``: as of the programme that found it; ``exact``: also by a search of the run itself."""
         ends = now() + seconds
         sides = dict(zip(found.runs, beside(found.runs, held), strict=True))
 
         def seconds_of(run: StageRun) -> float:
             return float(self.table(run.block, *sides[run]).seconds[run.first, run.behind])
 
-        limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
+        limit = max(limit, max(map(seconds_of, found.runs)) * (1 + TIGHT))
         for better in (self.price, self.solve) if exact else (self.price,):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
                 for one in self.each:

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.core.outcomes import TIGHT
 from passes.partition.chain.submeshes import Block, Shape, Submeshes
 from passes.partition.layouts.problem.problem import Floats
 from passes.solvers.work import did, now
@@ -51,6 +52,8 @@ Held: TypeAlias = tuple[int, ...]
 
 STEP = 5e-4
 """Relative: how near two limits on a stage's seconds may lie."""
+HALVINGS = 2
+"""Of what lies between two values of a step, one of which is proven to be a bound."""
 MOST_HALVED = 40
 """Intervals of such limits that are looked into."""
 
@@ -185,6 +188,36 @@ def flush(
         heapq.heapreplace(intervals, interval(start, middle, len(found)))
         heapq.heappush(intervals, interval(middle, end, few))
     return Sequenced(bound, best, fastest.runs)
+
+
+def quicker(
+    tables: Tables, meshes: Submeshes, units: int, microbatches: int, than: float, known: float = math.inf, few: int = 1
+) -> Sequenced:
+    """A plan whose step, as of ``flush``, takes at most ``than`` seconds; its ``value``: the most that each of its stages may
+    take for that. ``few``: stages that such plans have at least. Where there is none, no runs, and ``value``: a bound of all
+    steps that is better than ``than`` where one up to ``known`` is."""
+    programme = _Programme(tables, meshes, units)
+
+    def found(step: float, stages: int = 1) -> Sequenced:
+        """Of so many stages each may take so much. Where the fewest that do are more, plans of fewer than these are ruled out,
+        and of as many each may take less."""
+        while True:
+            limit = step / (microbatches + stages - 1) * (1 + TIGHT)
+            runs = programme.best("count", limit).runs
+            if len(runs) <= stages:
+                return Sequenced(limit, runs)
+            stages = len(runs)
+
+    first = found(than, few)
+    if first.runs:
+        return first
+    low, high, middle = than, known, known
+    for _ in range(1 + HALVINGS if known > than else 0):
+        low, high = (low, middle) if found(middle).runs else (middle, high)
+        if low == high:
+            break
+        middle = math.sqrt(low * high)
+    return Sequenced(low, ())
 
 
 class _Programme:

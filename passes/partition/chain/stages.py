@@ -48,6 +48,7 @@ from passes.partition.chain.pipeline import (
     flush,
     in_turn,
     least,
+    quicker,
     shortest,
     slowest,
 )
@@ -148,7 +149,10 @@ class StageSearch(Anytime[SolvedStages]):
         """All phases, as far as there is time for them."""
         start, seconds, bounding, gap = self.started, self.limits.seconds, self.bounding, self.limits.gap
         sizes = sorted({block.size for block in self.meshes.blocks})
-        if self.limits.beaten < math.inf:
+        if self.limits.beaten < math.inf and self.flushes and not stages:
+            if self.refutes(start + SHARES[0][0] * seconds):
+                return
+        elif self.limits.beaten < math.inf:
             if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
                 self.bound = math.inf
             if self.refuted:
@@ -222,6 +226,33 @@ class StageSearch(Anytime[SolvedStages]):
             if limit is not None and limit < needs.total >= found.value * limit:
                 return lacking(f"stage {number} needs at least", needs, run.block.mesh.devices[0], limit)
         return self.solver.nearest
+
+    def refutes(self, until: float) -> bool:
+        """Whether no training step is quicker than the incumbent by more than the gap. Betters bounds of plans that may be,
+        ``until`` there are none, or one that stays. The last thousandth costs little, and proves the incumbent optimal."""
+        bounding, beaten, few = self.bounding, self.limits.beaten, 1
+        while True:
+            self.rounds += 1
+            gap = self.sufficient(self.limits.gap)
+            than = beaten / (1 + (gap if gap > ENOUGH_PROVEN else 0.0))
+            found = quicker(bounding.table, self.meshes, bounding.units.count, self.flushes, than, beaten, few)
+            if not found.runs:
+                self.tell(found.value, "")
+                return True
+            few = len(found.runs)  # bounds do not fall: fewer stages stay ruled out
+            self.progress("stages", None)
+            for plan in [found] if few > 1 else self.in_one_stage(found.value):
+                if now() > until or not bounding.refine(plan, until - now(), (), exact=False, limit=found.value):
+                    return False
+
+    def in_one_stage(self, limit: float) -> list[Sequenced]:
+        """The plans of one stage that may take ``limit`` seconds, one for each form and number of replicas."""
+        count, found = self.bounding.units.count, dict[tuple[int, int], Sequenced]()
+        for block in self.meshes.blocks:
+            seconds = float(self.bounding.table(block, False, False).seconds[0, count])
+            if seconds <= limit:
+                found.setdefault((block.form, block.replicas), Sequenced(seconds, (StageRun(0, count, block),)))
+        return list(found.values())
 
     @property
     def refuted(self) -> bool:

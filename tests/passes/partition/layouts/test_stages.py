@@ -324,6 +324,23 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_a_step_that_another_plan_beats_is_ruled_out_and_a_better_one_found(seed: int) -> None:
+    """Beside an incumbent the search asks for any quicker plan before it asks for the best; its bound is one of all plans."""
+    module = random_chain(Random(seed), products=3)
+    blocks = blocks_of(module, training=True)
+    bound, value = searched(module, blocks, microbatches=4)
+    for beaten in (0.7 * bound, 0.999 * bound, 1.02 * value):
+        search = StageSearch(bounded(module, blocks, 4), Limits(gap=ENOUGH_PROVEN, beaten=beaten))
+        plan = search.run(0)
+        if beaten < bound:
+            assert plan is None
+            assert beaten <= search.bound * (1 + ENOUGH_PROVEN) <= value * (1 + 2 * ENOUGH_PROVEN)
+        else:
+            assert plan is not None
+            assert plan.value <= value * (1 + ENOUGH_PROVEN)
+
+
 def test_a_form_that_one_overlap_rules_out_gets_no_problem_of_the_other() -> None:
     """Both were built for every form that a plan used, which took a third of the search."""
     module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 3, 3], 1e9, 1e6))

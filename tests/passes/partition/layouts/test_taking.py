@@ -11,7 +11,7 @@ from random import Random
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink
@@ -20,7 +20,7 @@ from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
-from passes.partition.chain.pipeline import Table, flush, least, shortest, slowest
+from passes.partition.chain.pipeline import Table, flush, least, quicker, shortest, slowest
 from passes.partition.chain.submeshes import Block, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
@@ -64,6 +64,8 @@ def test_a_slow_device_may_be_first_whatever_the_order() -> None:
         assert plan.status == "optimal"
 
 
+@example(4, [2, 2], 0, Random(3))  # the quickest step has two stages
+@example(4, [2, 2], 0, Random(5))
 @given(
     st.integers(1, 4), st.sampled_from([[1], [2], [4], [2, 2], [2, 1]]), st.integers(0, 3), st.randoms(use_true_random=False)
 )
@@ -122,6 +124,17 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
         worst = slowest(table, step.runs, held)
         assert step.value <= quickest <= (3 + len(step.runs) - 1) * worst
         assert (3 + len(step.runs) - 1) * worst <= step.value * (1 + 1e-3)
+        if not stages:
+            quickest = min((200 + len(line) - 1) * max(line) for line in lines)
+            some = quicker(table, meshes, units, 200, quickest * (1 + 1e-12))
+            assert slowest(table, some.runs) <= some.value
+            assert (200 + len(some.runs) - 1) * slowest(table, some.runs) <= quickest * (1 + 1e-6)
+            assert quicker(table, meshes, units, 200, quickest * (1 + 1e-12), few=len(some.runs)).runs == some.runs
+            for than, known in itertools.product((0.5 * quickest, 0.97 * quickest), (0.99 * quickest, 1.1 * quickest)):
+                none = quicker(table, meshes, units, 200, than, known)
+                assert not none.runs
+                assert than <= none.value <= quickest
+            assert quicker(table, meshes, units, 200, 0.97 * quickest, 0.99 * quickest).value == 0.99 * quickest
 
 
 @pytest.mark.parametrize(
