@@ -9,7 +9,8 @@ all that decides the value has them. Its plan is then solved stage by stage, eac
 really send, and priced with the real links (``solved``). Where that costs a stage more than its bound, the programme is asked
 again, with what was seen in the place of the bound, for a plan that is better still. In the end runs are searched one by one.
 Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem is
-built for a better one.
+built for a better one. Beside an incumbent the first question is whether any plan beats it; of training steps any that does is
+asked for, whichever is the best (``refutes``).
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
