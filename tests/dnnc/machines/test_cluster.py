@@ -1,18 +1,11 @@
-"""Machines of a cluster as one topology: who is measured with whom, what is written, and real relays and raylets."""
+"""Machines of a cluster as one topology: who is measured with whom, what is written, and real relays."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,15 +15,9 @@ from dnnc.engines.cluster.nodes.matching import Node
 from dnnc.machines import cluster, detected, read_facts
 from dnnc.machines.cluster import NodeMeter, _Host, _joined, _Pair, named_nodes, tournament
 from dnnc.machines.probes import Sample
-from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
-from ir.core.diagnostics import DiagnosticSink, UsageError
+from dnnc.machines.topology import read_topology, topology_to_toml
+from ir.core.diagnostics import UsageError
 from passes.costs.network import network
-from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
-from tests.dnnc.engines.onnxruntime.processes import gone
-
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"
-)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
@@ -152,99 +139,3 @@ def test_what_cannot_go_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> No
     assert "E2228" in capsys.readouterr().err
     assert main(["topology", "measure", "--ports", "1-2"]) == 2
     assert "E2227" in capsys.readouterr().err
-
-
-# On real raylets
-
-
-@pytest.fixture(scope="module")
-def raylets() -> Iterator[RayCluster]:
-    with ray_cluster(("a", "b")) as one:
-        yield one
-
-
-def measure(raylets: RayCluster, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "dnnc", "topology", "measure", "--cluster", raylets.address, *arguments]
-    return subprocess.Popen(command, env=raylets.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-@needs_ray
-def test_a_measured_cluster_runs_a_plan_without_stated_hosts(raylets: RayCluster, tmp_path: Path) -> None:
-    machines = tmp_path / "machines.toml"
-    done = measure(raylets, "-o", str(machines), "--devices", "1", "--no-training")
-    said = done.communicate(timeout=240)[1]
-    assert done.returncode == 0, said
-    topology = load_topology(str(machines), DiagnosticSink())
-    assert [one.name for one in topology.hosts] == ["a", "b"]
-    assert topology.links[-1].ends == ("a", "b")
-    assert 1e6 < topology.links[-1].bandwidth < 1e11
-    assert 1e-6 < network(topology).path(*(device.name for device in topology.devices)).latency < 1
-    assert gone(raylets.running("ray::NodeMeter"))
-    build = str(tmp_path / "build")
-    options = ["--mesh", "none", "--replicas", "1", "--stages", "2", "--no-report", "-q"]
-    assert main(["compile", "zoo:mlp,layers=4,hidden=64,batch=4", "-t", str(machines), "-o", build, *options]) == 0
-    command = [sys.executable, "-P", "-m", "dnnc", "run", build, "-m", "4", "--cluster", raylets.address]
-    run = subprocess.run(command, env=raylets.environment, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "W2216" not in run.stderr, "a node was chosen for want of a better reason"
-
-
-@pytest.mark.slow
-@needs_ray
-def test_a_node_that_goes_meanwhile_is_named(raylets: RayCluster, tmp_path: Path) -> None:
-    machines = tmp_path / "machines.toml"
-    measuring = measure(raylets, "-o", str(machines))
-    deadline = time.monotonic() + 90
-    while len(agents := raylets.running("ray::NodeMeter.describe")) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(agents[0], signal.SIGKILL)
-    said = measuring.communicate(timeout=90)[1]
-    assert measuring.returncode == 3, said
-    assert "E2205" in said
-    assert "has gone while its devices were measured" in said
-    assert not machines.exists()
-    assert gone(raylets.running("NodeMeter"))
-    assert gone(raylets.running("dnnc.engines.onnxruntime.probe"))
-
-
-LOST = """
-import os, signal, sys
-from dnnc.engines.cluster.nodes.matching import HostNeeds
-from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
-from dnnc.machines.cluster import NodeMeter, _network
-from ir.core.diagnostics import DnncError
-
-victim = how = ""
-
-class Mortal(NodeMeter):
-    def exchange(self, begins):
-        if begins == (victim == "a"):
-            if how == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._relay._loop.do(lambda: divmod(1, 0))  # its connections break
-        return super().exchange(begins)
-
-with connected(sys.argv[1]) as (ray, nodes, _):
-    named = {next(name for name in "ab" if f"host:{name}" in node.resources): node for node in nodes}
-    for victim, how in (("a", "killed"), ("b", "cut off")):
-        agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here", Mortal)
-        try:
-            _network(agents, dict(sorted(named.items())), (26000, 26999), lambda label, _: None)
-        except DnncError as error:
-            print(type(error).__name__, *error.diagnostics)
-        finally:
-            agents.close()
-"""
-
-
-@pytest.mark.slow
-@needs_ray
-def test_a_node_that_goes_while_the_network_is_measured_is_named(raylets: RayCluster) -> None:
-    command = [sys.executable, "-P", "-c", LOST, raylets.address]
-    done = subprocess.run(command, env=raylets.environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    killed, cut = (line for line in done.stdout.splitlines() if line.startswith("StageStopped here: "))
-    assert "error[E2205]: host 'a' has gone while the network was measured" in killed
-    assert "error[E2224]: no connection between host 'a' and tcp://" in cut
-    assert gone(raylets.running("Mortal"))

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.dnnc.engines.onnxruntime.processes import descendants, running
+from dnnc.engines.cluster.nodes.ray_cluster import answers_at
+from tests.dnnc.engines.onnxruntime.processes import LASTING, descendants, running
 
 
 @dataclass
@@ -41,23 +42,47 @@ class RayCluster:
         """The ids of the processes on the nodes whose command line contains ``words``."""
         return [process for node in self.nodes.values() for process in running(words, descendants(node.pid))]
 
-    def start(self, host: str) -> None:
-        """Starts a node, the first one as the head; ends the one that was there for the host."""
-        self.end(host)
+    def start(self, *hosts: str) -> None:
+        """Starts nodes, the first one as the head where there is none, and the others at once; ends those that were there."""
+        for host in hosts:
+            self.end(host)
+        for host in hosts:
+            self._launch(host)
+            if not self.address:  # the others need no more of the head than that it listens
+                own = self._awaited(host, r"Local node IP: (\S+)")
+                self.address = f"{own}:{self.port}"
+                while not answers_at(own, self.port) and self.nodes[host].poll() is None:
+                    time.sleep(0.1)
+        for host in hosts:
+            self._awaited(host, "(Ray runtime started)")
+
+    def _launch(self, host: str) -> None:
         where = ["--head", f"--port={self.port}"] if not self.address else [f"--address={self.address}"]
         own = [f"--node-ip-address={self.addresses[host]}"] if host in self.addresses else []
         arguments = [
             *(*self.before.get(host, ()), sys.executable, "-P", "-m", "ray.scripts.scripts", "start"),
             *(*where, *own, "--block", "--num-cpus=8", f"--node-manager-port={self.ports.setdefault(host, free_port())}"),
             *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
+            *("--no-monitor", "--include-log-monitor=false"),  # a second of a processor each
             *(["--include-dashboard=false", f"--temp-dir={self.folder}"] if not self.address else []),
         ]
-        with open(self.folder / f"{host}.log", "wb") as log:
+        with open(self._log(host), "wb") as log:
             node = subprocess.Popen(arguments, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.nodes[host] = node
+        LASTING.add(node.pid)
         self.started += [host] * (host not in self.started)
-        started = _started(self.folder / f"{host}.log", node, self.port)
-        self.address = self.address or started
+
+    def _log(self, host: str) -> Path:
+        return self.folder / f"{host}.log"
+
+    def _awaited(self, host: str, pattern: str) -> str:
+        """The group of a pattern in the log of a node that starts, once the node has written it."""
+        deadline = time.monotonic() + 150
+        while (match := re.search(pattern, log := self._log(host).read_text(errors="replace"))) is None:
+            if self.nodes[host].poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(log[-2000:])
+            time.sleep(0.1)
+        return match[1]
 
     def mend(self) -> None:
         """Starts the nodes that have ended, or whose raylet has; all of them where one is the head."""
@@ -67,8 +92,7 @@ class RayCluster:
             for host in lost:
                 self.end(host)
             self.address = ""
-        for host in lost:
-            self.start(host)
+        self.start(*lost)
 
     def _lives(self, host: str) -> bool:
         node = self.nodes.get(host)
@@ -85,7 +109,9 @@ class RayCluster:
         for process in descendants(self.nodes[host].pid):
             _kill(process)
         _kill(self.nodes[host].pid)
-        self.nodes.pop(host).wait()
+        node = self.nodes.pop(host)
+        node.wait()
+        LASTING.discard(node.pid)
 
 
 @contextmanager
@@ -118,7 +144,7 @@ def ray_cluster(
         cluster = RayCluster("", environment, folder, port, before, addresses)
         for host in hosts:
             stack.callback(cluster.end, host)
-            cluster.start(host)
+        cluster.start(*hosts)
         yield cluster
 
 
@@ -126,21 +152,6 @@ def free_port() -> int:
     with socket.create_server(("0.0.0.0", 0)) as free:
         port: int = free.getsockname()[1]
     return port
-
-
-def _started(log: Path, node: subprocess.Popen[bytes], port: int) -> str:
-    """The address of the head, once a node has started."""
-    deadline = time.monotonic() + 150
-    while time.monotonic() < deadline:
-        text = log.read_text(errors="replace")
-        if "Ray runtime started" in text:
-            match = re.search(r"Local node IP: (\S+)", text)
-            assert match is not None
-            return f"{match[1]}:{port}"
-        if node.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise RuntimeError(log.read_text(errors="replace")[-2000:])
 
 
 def _is_raylet(process: int) -> bool:

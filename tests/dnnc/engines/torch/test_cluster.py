@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +28,8 @@ from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from tests.dnnc.engines.cluster.conftest import zeromq  # noqa: F401
-from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
 from tests.dnnc.engines.onnxruntime.processes import descendants, gone, nothing_left, running
-from tests.dnnc.engines.torch.training_builds import compiled, two_hosts
+from tests.dnnc.engines.torch.training_builds import compiled, content, two_hosts
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
@@ -55,11 +52,6 @@ def alone(build: Path) -> Path:
     """The checkpoints of 30 steps on one host."""
     assert main(["train", str(build), "--emulate", "--steps", "30", "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
     return build.parent / "alone"
-
-
-def content(out: Path) -> dict[str, bytes]:
-    """The losses, and all files of the checkpoint of step 30."""
-    return {path.name: path.read_bytes() for path in (out / "losses.json", *sorted((out / "step30").iterdir()))}
 
 
 def hosts_of(build: TrainingBuild, cache: Path) -> HostsOfTraining:
@@ -174,68 +166,3 @@ def test_a_training_on_one_host_goes_on_too(build: Path, alone: Path, tmp_path: 
     assert "W4828" in said
     assert "was killed by SIGKILL" in said
     assert content(out) == content(alone)
-
-
-# On real raylets
-
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"
-)
-
-
-@pytest.fixture(scope="module")
-def raylets() -> Iterator[RayCluster]:
-    with ray_cluster(("p", "q")) as one:
-        yield one
-
-
-def reach(training: subprocess.Popen[str], step: int) -> None:
-    assert training.stdout is not None
-    next(line for line in training.stdout if line.startswith(f"step {step} "))
-
-
-PROGRAM = """
-import sys
-import dnnc
-build, out = dnnc.load(sys.argv[1]), sys.argv[3]
-told = lambda done: print("step", done.step, "", flush=True)
-training = build.train(steps=30, every=7, cluster=sys.argv[2], checkpoint=out, out=out, retries=1, on_step=told)
-print(len(training.losses))
-"""
-
-
-@needs_ray
-def test_a_node_that_goes_and_comes_back_changes_nothing(build: Path, alone: Path, raylets: RayCluster, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", PROGRAM, str(build), raylets.address, str(tmp_path / "out")]
-    training = subprocess.Popen(command, env=raylets.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    reach(training, 9)
-    every = [one for words in (RANK, TEMPLATE, HOST, "ray::TrainAgent") for one in raylets.running(words)]
-    raylets.end("q")
-    raylets.start("q")
-    out, said = training.communicate(timeout=240)
-    assert training.returncode == 0, said
-    assert out.endswith("step 30 \n30\n")
-    assert "warning[W4828]: training goes on after step " in said
-    assert content(tmp_path / "out") == content(alone)
-    assert gone(every)
-
-
-@needs_ray
-def test_ctrl_c_leaves_nothing(build: Path, raylets: RayCluster, tmp_path: Path) -> None:
-    before = set(raylets.folder.glob("dnnc-scratch*"))
-    options = ["--cluster", raylets.address, "--steps", "1000000", "--checkpoint", str(tmp_path / "out")]
-    command = [sys.executable, "-P", "-m", "dnnc", "train", str(build), *options]
-    training = subprocess.Popen(command, env=raylets.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    reach(training, 3)
-    every = [one for words in (RANK, TEMPLATE, HOST, "ray::TrainAgent") for one in raylets.running(words)]
-    assert len(every) == 1 + 3 + 2 + 2
-    assert set(raylets.folder.glob("dnnc-scratch*")) - before
-    training.send_signal(signal.SIGINT)
-    _, said = training.communicate(timeout=120)
-    assert training.returncode == 130, said
-    assert gone(every)
-    assert not list((tmp_path / "out").glob("*step*"))
-    deadline = time.monotonic() + 10
-    while (left := set(raylets.folder.glob("dnnc-scratch*")) - before) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left

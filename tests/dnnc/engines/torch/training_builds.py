@@ -104,6 +104,11 @@ def weights(path: Path) -> dict[str, Any]:
     return Checkpoint.open(path).tensors()
 
 
+def content(out: Path) -> dict[str, bytes]:
+    """The losses, and all files of the checkpoint of step 30."""
+    return {path.name: path.read_bytes() for path in (out / "losses.json", *sorted((out / "step30").iterdir()))}
+
+
 def element_type(tensor: Any) -> DType:
     """Of a tensor of PyTorch."""
     return next(dtype for dtype in DType if str(tensor.dtype) == f"torch.{dtype.numpy_name}")

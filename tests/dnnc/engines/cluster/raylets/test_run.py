@@ -1,16 +1,12 @@
-"""``dnnc run --cluster`` on real raylets on this machine. Slow, and skipped where Ray is not installed."""
+"""``dnnc run --cluster`` on real raylets on this machine."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,64 +17,11 @@ from dnnc import load
 from dnnc.build.build import Build
 from dnnc.cli import main
 from tests.dnnc.check.test_check import break_stage
+from tests.dnnc.engines.cluster.raylets.conftest import MACHINES, WORKER, dnnc, started
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
 from tests.dnnc.engines.onnxruntime.processes import gone
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"),
-]
-MACHINES = """version = 1
-[types]
-cpu = "preset:cpu-1"
-[[hosts]]
-name = "{a,b}"
-[[devices]]
-name = "a{0..1}"
-type = "cpu"
-host = "a"
-[[devices]]
-name = "b0"
-type = "cpu"
-host = "b"
-[[links]]
-ends = ["a*", "b*"]
-bandwidth = "1 GB/s"
-"""
-WORKER = "dnnc.engines.onnxruntime.worker"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> None:
-    """The cluster stays for all tests; what runs leave is looked for by name."""
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    (folder / "machines.toml").write_text(MACHINES.replace("{a,b}", "a") + '[[hosts]]\nname = "b"\n')
-    options = ["--mesh", "none", "--replicas", "1", "--stages", "3", "--no-report", "-q"]
-    compiled = ["compile", "zoo:mlp,layers=4,hidden=64,batch=4", "-t", str(folder / "machines.toml"), "-o"]
-    assert main([*compiled, str(folder / "build"), *options]) == 0
-    return folder / "build"
-
-
-@pytest.fixture(scope="module")
-def raylets() -> Iterator[RayCluster]:
-    with ray_cluster(("a", "b")) as one:
-        yield one
-
-
-@pytest.fixture
-def cluster(raylets: RayCluster) -> RayCluster:
-    """The raylets, with those started again that the test before has killed."""
-    raylets.mend()
-    return raylets
-
-
-def dnnc(cluster: RayCluster, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "dnnc", *arguments, "--cluster", cluster.address]
-    return subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+pytestmark = pytest.mark.slow
 
 
 def test_two_runs_at_once_give_the_outputs_of_one_host(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
@@ -105,33 +48,29 @@ def test_a_language_model_on_a_cluster(cluster: RayCluster, tmp_path: Path) -> N
     assert gone(cluster.running(WORKER))
 
 
-SESSION = """
+CHECKED = """
 import sys
-import numpy as np
 import dnnc
-build, x = dnnc.load(sys.argv[1]), np.ones((4, 784), np.float32)
-with build.start(emulate=True) as here, build.start(cluster=sys.argv[2]) as there:
-    print(all(a.tobytes() == b.tobytes() for a, b in zip(here.run(None, {"x": x}), there.run(None, {"x": x}))))
-result = build.check(cluster=sys.argv[2], samples=3)
+from dnnc.cli import main
+right, broken, address = sys.argv[1:]
+result = dnnc.load(right).check(cluster=address, samples=3)
 print(result)
 print([(one.kind, one.stage, one.alone, one.verdict) for one in result.report.comparisons])
+sys.exit(main(["check", broken, "--json", "-q", "--cluster", address]))
 """
 
 
-def test_a_session_and_a_check_on_a_cluster(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_check_on_a_cluster(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
     """What is right passes, and a stage that computes something else diverges there."""
     broken = break_stage(Build.open(shutil.copytree(build, tmp_path / "broken")), 1).folder
-    wrong = dnnc(cluster, "check", str(broken), "--json", "-q")
-    command = [sys.executable, "-P", "-c", SESSION, str(build), cluster.address]
-    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
-    equal, verdict, comparisons = done.stdout.splitlines() or ["", "", done.stderr]
-    assert equal == "True"
+    checks = started(cluster, "-c", CHECKED, str(build), str(broken), cluster.address)
+    out, said = checks.communicate(timeout=120)
+    assert checks.returncode == 5, said
+    verdict, comparisons, wrong = out.split("\n", 2)
     assert "1 of 1 tensors on 3 x random inputs" in verdict
     assert comparisons == "[('output', 2, None, 'ok')]"
-    out, said = wrong.communicate(timeout=120)
-    assert wrong.returncode == 5, said
     assert "E1211" in said
-    found = [(one["kind"], one["stage"], one["alone"], one["verdict"]) for one in json.loads(out)["comparisons"]]
+    found = [(one["kind"], one["stage"], one["alone"], one["verdict"]) for one in json.loads(wrong)["comparisons"]]
     assert found == [("output", 2, None, "diverges")]
     assert gone(cluster.running(WORKER))
 
@@ -159,46 +98,49 @@ def test_what_is_wrong_with_the_cluster_is_said(build: Path, cluster: RayCluster
     assert run.returncode == 3
 
 
-def test_a_node_that_is_stopped_is_not_waited_for(build: Path, cluster: RayCluster) -> None:
-    """Its system still accepts connections, and Ray takes it to be there for a minute."""
-    raylet = cluster.raylet("b")
-    os.kill(raylet, signal.SIGSTOP)
-    try:
-        run = dnnc(cluster, "run", str(build), "-q")
-        said = run.communicate(timeout=100)[1]
-    finally:
-        os.kill(raylet, signal.SIGCONT)
-    assert run.returncode == 3, said
-    assert "E2214" in said
-    assert "no node is left for host 'b'" in said
-
-
 STOPPED = """
 import os, signal, sys
+from contextlib import contextmanager
+from dnnc.cli import main
+from dnnc.engines.cluster.nodes import ray_cluster
 from dnnc.engines.cluster.nodes.matching import HostNeeds
 from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
 from ir.core.diagnostics import DnncError
-with connected(sys.argv[1]) as (ray, nodes, _):
+address, raylet, build = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ray_cluster._GREET_SECONDS = ray_cluster._WATCH_SECONDS = 2.0
+
+@contextmanager
+def stopped():
+    os.kill(raylet, signal.SIGSTOP)
+    try:
+        yield
+    except DnncError as error:
+        print(type(error).__name__, *error.diagnostics)
+    finally:
+        os.kill(raylet, signal.SIGCONT)
+
+with connected(address) as (ray, nodes, _):
     named = {next(name for name in "ab" if f"host:{name}" in node.resources): node for node in nodes}
     for ask in (RayAgents.require_versions, lambda agents: agents.ask("b", "facts")):
-        os.kill(int(sys.argv[2]), signal.SIGSTOP)
-        agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here")
-        try:
+        with stopped():
+            agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here")
             ask(agents)
-        except DnncError as error:
-            print(type(error).__name__, *error.diagnostics)
-        finally:
-            os.kill(int(sys.argv[2]), signal.SIGCONT)
-            agents.close()
+        agents.close()
+    with stopped():
+        print(main(["run", build, "--cluster", address, "-q"]))
 """
 
 
-def test_a_node_that_stops_while_it_is_asked_is_named(cluster: RayCluster) -> None:
-    command = [sys.executable, "-P", "-c", STOPPED, cluster.address, str(cluster.raylet("b"))]
-    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=100, check=False)
+def test_a_node_that_is_stopped_is_named(build: Path, cluster: RayCluster) -> None:
+    """While it is asked, and before a run, which does not wait for it: its system still accepts connections, and Ray takes it
+    to be there for a minute."""
+    done = started(cluster, "-c", STOPPED, cluster.address, str(cluster.raylet("b")), str(build))
+    out, said = done.communicate(timeout=100)
     asked = ("its actor was started and asked for versions", "it was asked what it has")
     told = [f"StageStopped here: error[E2205]: host 'b' has gone while {doing}" for doing in asked]
-    assert [line for line in done.stdout.splitlines() if line.startswith("StageStopped")] == told, done.stderr
+    assert [line for line in out.splitlines() if line == "3" or line.startswith("StageStopped")] == [*told, "3"], said
+    assert "E2214" in said
+    assert "no node is left for host 'b'" in said
 
 
 @pytest.mark.parametrize("how", ["interrupt", "kill the agent"])

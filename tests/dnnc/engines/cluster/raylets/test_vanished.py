@@ -1,9 +1,7 @@
-"""Runs on real raylets on this machine whose actors, processes and nodes are killed. Slow, and skipped where Ray is not
-installed."""
+"""Runs on real raylets on this machine whose actors, processes and nodes are killed."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -16,16 +14,12 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
+from tests.dnnc.engines.cluster.raylets.conftest import WORKER, dnnc
 from tests.dnnc.engines.cluster.rays import RayCluster
-from tests.dnnc.engines.cluster.test_ray import WORKER, _nothing_left, build, cluster, dnnc, raylets
 from tests.dnnc.engines.onnxruntime.processes import gone
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"),
-]
-__all__ = ["_nothing_left", "build", "cluster", "raylets"]
-MANY, ENDLESS = "4000", "1000000"
+pytestmark = pytest.mark.slow
+MANY, ENDLESS = "2500", "1000000"
 """Microbatches that take several seconds, and that no test waits for."""
 
 
@@ -120,9 +114,11 @@ def test_a_run_goes_on_when_a_node_comes_back(build: Path, cluster: RayCluster, 
     assert gone(cluster.running(WORKER))
 
 
-def test_a_node_that_stays_away(build: Path, cluster: RayCluster) -> None:
-    """A run ends once it has waited as long as it may; another one waits longer, until it is interrupted."""
-    short, long = begun(cluster, build, [["-m", ENDLESS, "--wait", "5"], ["-m", ENDLESS, "--wait", "100"]])
+def test_a_node_and_the_head_that_stay_away(build: Path, cluster: RayCluster) -> None:
+    """A run ends once it has waited for a node as long as it may. Others wait longer: one until it is interrupted, one until
+    the head of the cluster has gone."""
+    waits = [["-m", ENDLESS, "--wait", seconds] for seconds in ("3", "100", "100")]
+    short, long, longer = begun(cluster, build, waits)
     workers = cluster.running(WORKER)
     os.kill(cluster.raylet("b"), signal.SIGKILL)
     assert gone(workers)
@@ -134,11 +130,7 @@ def test_a_node_that_stays_away(build: Path, cluster: RayCluster) -> None:
     said = long.communicate(timeout=60)[1]
     assert long.returncode == 130, said
     assert cluster.running(WORKER) == []
-
-
-def test_the_head_does_not_come_back(build: Path, cluster: RayCluster) -> None:
-    (run,) = begun(cluster, build, [["-m", ENDLESS]])
     cluster.end("a")
-    said = run.communicate(timeout=100)[1]
-    assert run.returncode == 3, said
+    said = longer.communicate(timeout=100)[1]
+    assert longer.returncode == 3, said
     assert "E2226" in said
