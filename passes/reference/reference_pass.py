@@ -107,11 +107,11 @@ class ReferencePass(LatticeSearch):
         if given := [flag for flag, wrong in flags.items() if wrong]:
             raise UsageError(NotAnOption(", ".join(given), chosen), where=self.name)
 
-    def _trained(self, module: Module, topology: Topology, context: PassContext, made: list[Module]) -> Module:
+    def _trained(self, module: Module, topology: Topology, context: PassContext, others: list[Module] | None) -> Module:
         """The module with a plan for training steps of a model."""
         self._refuse({"--pieces": self.pieces != 1}, "objective=training")
         if self.split == CONTIGUOUS:
-            return super()._trained(module, topology, context, made)
+            return super()._trained(module, topology, context, others)
         steps = self._steps(module, topology, context)
         if not steps.flush:
             raise UsageError(WithoutFlush(), where=self.name)

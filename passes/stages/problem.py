@@ -54,7 +54,8 @@ FAR = 100.0
 class Kind:
     """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
     ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes. ``better``: the devices of each kind of
-    the same type that comes before this one (``from_ir.kinds_of``), nearest first; a stage takes these if its own are taken."""
+    the same type that comes before this one (``from_ir.kinds_of``), nearest first; a stage takes these if its own are taken.
+    ``fills``: its devices are all of one host, so that what it receives and sends comes from and goes to other hosts."""
 
     type: str
     devices: tuple[str, ...]
@@ -62,6 +63,7 @@ class Kind:
     replicas: int = 1
     handover: float = 0.0
     better: tuple[tuple[str, ...], ...] = ()
+    fills: bool = False
 
     @property
     def count(self) -> int:

@@ -6,7 +6,9 @@ number was asked for; its value is the least largest
 load. A step adds any larger downset as a stage on any kind of device with any number of replicas. Nothing is pruned, contracted
 or bounded. Devices are of one kind if they agree in type, memory and port.
 
-The load of a stage is what ``value`` counts, each transfer at the port of its device: no route is faster. Its memory is the
+The load of a stage is what ``value`` counts, each transfer at the port of its device: no route is faster. Of a training step a
+stage with replicas is on one host, and where that has no other device, all that it sends goes to other hosts; or it is on
+several, and its ring leaves each of them (``Search.ways``). Its memory is the
 least that it needs: weights, the largest of what its ops have alive alone, and its buffers; of a training step weights,
 gradients and state. So the optimum here is a lower bound of all such plans, and no claimed bound may be above it, unless
 memory that is not counted here binds.
@@ -15,9 +17,12 @@ memory that is not counted here binds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from typing import TypeAlias
 
 from dnnc.check.witness.facts import Facts
 from dnnc.check.witness.value import Summed, combined, exposed
@@ -26,6 +31,7 @@ from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.costs.exchange import BUCKET
 from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
 from passes.costs.memory.stage import most_bytes
+from passes.costs.network import Unreachable
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads
 
@@ -36,12 +42,23 @@ RESTRICTIONS = ("cuts", "pins", "strategy", "plan", "pieces", "replicas")
 """Keys of a certificate that say that the bound is not of all plans; so does ``stages``, of which the search makes as many."""
 
 
+Speed: TypeAlias = tuple[float, float]
+"""Bandwidth and latency."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``count`` devices that can be exchanged, one of which is ``device``."""
+    """``devices`` that can be exchanged."""
 
-    device: Device
-    count: int
+    devices: tuple[Device, ...]
+
+    @property
+    def device(self) -> Device:
+        return self.devices[0]
+
+    @property
+    def count(self) -> int:
+        return len(self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +105,7 @@ class Search:
         for device in facts.topology.devices:
             port = facts.net.port(device.name)
             found.setdefault((device.type, facts.topology.memory(device), port.latency, port.bandwidth), []).append(device)
-        self.kinds = [Kind(devices[0], len(devices)) for devices in found.values()]
+        self.kinds = [Kind(tuple(devices)) for devices in found.values()]
         self.sources = [self.ordered(number) for number in range(len(self.kinds))]
         count = len(facts.ops)
         self.before = [0] * count
@@ -96,7 +113,7 @@ class Search:
             for reader in tensor.readers:
                 self.before[reader] |= 1 << tensor.maker
         self.rows = {kind.device.type: self.single(kind) for kind in self.kinds}
-        self.loads: dict[tuple[int, int], list[Stage]] = {}
+        self.placed: dict[tuple[int, int], list[tuple[Speed, Speed]]] = {}
 
     def ordered(self, number: int) -> list[int]:
         """The kinds whose devices a stage of one kind takes, this one first, then those of its type that come before it: with
@@ -209,27 +226,71 @@ class Search:
             if not self.fits(done, larger, kind):
                 continue
             type_ = self.facts.topology.type(kind.device.type)
-            receive, send = self.transfers(done, own, kind)
             for replicas in range(1, min(self.most, self.largest(number)) + 1):
                 alone = self.plan.in_steps and own == (1 << len(self.before)) - 1  # replicas read their own samples
-                compute = self.compute(own, kind, replicas) + (0.0 if alone else type_.handover)
-                if math.isfinite(compute):
-                    found.append(Stage(number, replicas, combined(self.plan.comm, compute, receive, send) / replicas))
+                for ring, way in self.ways(number, replicas):
+                    receive, send = self.transfers(done, own, kind, way)
+                    compute = self.compute(own, kind, replicas, ring) + (0.0 if alone else type_.handover)
+                    if math.isfinite(compute):
+                        found.append(Stage(number, replicas, combined(self.plan.comm, compute, receive, send) / replicas))
         return found
 
-    def compute(self, own: int, kind: Kind, replicas: int) -> float:
-        """Seconds of a device for a microbatch; of a replica, which does fewer, with as much of the update more."""
+    def ways(self, number: int, replicas: int) -> list[tuple[Speed, Speed]]:
+        """Where a stage may be: the best speeds of its ring, and of what it sends to others."""
+        if (number, replicas) not in self.placed:
+            port = self.facts.net.port(self.kinds[number].device.name)
+            near = port.bandwidth, port.latency
+            try:
+                self.placed[number, replicas] = self._ways(number, replicas, near)
+            except Unreachable:  # some of its devices: then nothing is known
+                self.placed[number, replicas] = [(near, near)]
+        return self.placed[number, replicas]
+
+    def _ways(self, number: int, replicas: int, near: Speed) -> list[tuple[Speed, Speed]]:
+        kind, devices = self.kinds[number], self.facts.topology.devices
+        own = Counter(device.host for k in self.sources[number] for device in self.kinds[k].devices)
+        alike = [device for device in devices if device.type == kind.device.type]
+        total, typed = Counter(device.host for device in devices), Counter(device.host for device in alike)
+        most = max(typed.values())
+        if not self.plan.in_steps or replicas == 1 or len(total) == 1 or (len(typed) == 1 and replicas < most):
+            return [(near, near)]
+
+        def leaving(host: str, to: Sequence[Device]) -> Speed:
+            """The best from a device of the type on a host to one of ``to`` on another."""
+            paths = [self.facts.net.path(a.name, b.name) for a in alike if a.host == host for b in to if b.host != host]
+            return max(path.bandwidth for path in paths), min(path.latency for path in paths)
+
+        def around(most_of_a_host: int) -> Speed:
+            """The best ring that leaves each of its hosts, none of which gives more devices than so many."""
+            ways = {host: leaving(host, alike) for host in own}
+            speeds = []
+            for order in (sorted(own, key=lambda host: -ways[host][0]), sorted(own, key=lambda host: ways[host][1])):
+                together = accumulate(min(own[host], most_of_a_host) for host in order)
+                last = next((host for host, count in zip(order, together, strict=True) if count >= replicas), order[-1])
+                speeds.append(ways[last])
+            return min(near[0], speeds[0][0]), max(near[1], speeds[1][1])
+
+        full = [host for host, count in typed.items() if count == most]
+        if replicas == most and all(total[host] == most for host in full):
+            outside = [leaving(host, devices) for host in full]
+            far = min(near[0], max(way[0] for way in outside)), max(near[1], min(way[1] for way in outside))
+            return [(near, far), *([(around(replicas - 1), near)] if len(typed) > 1 else [])]
+        return [(near, near)] if max(own.values()) >= replicas else [(around(replicas), near)]
+
+    def compute(self, own: int, kind: Kind, replicas: int, ring: Speed = (math.inf, 0.0)) -> float:
+        """Seconds of a device for a microbatch; of a replica, which does fewer, with as much of the update more. ``ring``: the
+        speeds of the ring of the replicas."""
         row, members = self.rows[kind.device.type], _positions(own)
         type_ = self.facts.topology.type(kind.device.type)
         seconds = math.fsum([row[v] for v in members] if row else self.facts.seconds(type_, members))
         if self.plan.in_steps:
-            seconds += self.update(own, kind, replicas) * replicas / self.microbatches
+            seconds += self.update(own, kind, replicas, ring) * replicas / self.microbatches
         return seconds
 
-    def update(self, own: int, kind: Kind, replicas: int) -> float:
+    def update(self, own: int, kind: Kind, replicas: int, ring: Speed) -> float:
         """Seconds of the update, once a step, of the weights that ops of a stage are the first to read, and of sums of their
         gradients that the last backward pass does not hide."""
-        type_, port = self.facts.topology.type(kind.device.type), self.facts.net.port(kind.device.name)
+        type_ = self.facts.topology.type(kind.device.type)
         bandwidth, seconds, left = bandwidth_of(type_), 0.0, 0.0
         back, sums = self.facts.gradients(type_), list[Summed]()
         for v in _positions(own):
@@ -238,7 +299,7 @@ class Search:
                 seconds += self.facts.learned.update[name] / bandwidth if bandwidth else 0.0
                 if replicas > 1 and not type_.free_transfers:
                     part = size / max(size, BUCKET)
-                    summed = 2 * (replicas - 1) * (size / replicas / port.bandwidth + part * port.latency)
+                    summed = 2 * (replicas - 1) * (size / replicas / ring[0] + part * ring[1])
                     if self.readers[name] & ~own:  # it waits for what other stages send
                         seconds += summed
                     else:
@@ -265,16 +326,16 @@ class Search:
             found.append(names)
         return found
 
-    def transfers(self, done: int, own: int, kind: Kind) -> tuple[float, float]:
-        """Seconds of a device for what a stage receives and sends."""
+    def transfers(self, done: int, own: int, kind: Kind, way: Speed) -> tuple[float, float]:
+        """Seconds of a device for what a stage receives and sends at this speed."""
         if self.facts.free(kind.device.name):
             return 0.0, 0.0
-        port, receive, send = self.facts.net.port(kind.device.name), 0.0, 0.0
+        receive, send = 0.0, 0.0
         for tensor in self.facts.tensors:
             readers = sum(1 << reader for reader in set(tensor.readers))
             seconds = tensor.stated
             if seconds is None:
-                seconds = tensor.times * (port.latency + tensor.size / port.bandwidth)
+                seconds = tensor.times * (way[1] + tensor.size / way[0])
             if done >> tensor.maker & 1 and readers & own:
                 receive += seconds
             if own >> tensor.maker & 1 and readers & ~own:

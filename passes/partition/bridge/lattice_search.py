@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import THROUGHPUT, TRAINING, Objective, Planned, names
@@ -47,7 +49,7 @@ from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.lattice.search.throughput import solve
 from passes.partition.options import MICROBATCHES, PlanOptions
-from passes.solvers.work import now, sufficient_gap
+from passes.solvers.work import is_over, now, sufficient_gap
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of, serving
 from passes.stages.fusing import streamed_problem_of, with_borders
@@ -132,7 +134,7 @@ class LatticeSearch(PlanOptions, Pass):
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
         steps = self.objective == TRAINING.name and planned is Planned.OPS
         if steps:
-            found = self._trained(module, topology, context, [] if made is None else made)
+            found = self._trained(module, topology, context, made)
         else:
             self._check(topology, planned)
             found = self._planned(module, topology, context, beaten=_worth(context))
@@ -160,9 +162,10 @@ class LatticeSearch(PlanOptions, Pass):
         if self.comm != "sum":
             raise UsageError(NotAnOption(f"--comm {self.comm}", "objective=training"), where=self.name)
 
-    def _trained(self, module: Module, topology: Topology, context: PassContext, made: list[Module]) -> Module:
-        """The module with a plan for training steps; ``made`` is given all that were found."""
-        steps = self._steps(module, topology, context)
+    def _trained(self, module: Module, topology: Topology, context: PassContext, others: list[Module] | None) -> Module:
+        """The module with a plan for training steps; ``others`` is given all that were found, and with ``hosts`` those of which
+        each stage is counted as if it sent to another host."""
+        steps, made = self._steps(module, topology, context), [] if others is None else others
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         every, most, beaten = len(topology.devices), steps.replicas, _worth(context)
         any_number = steps.flush and not self.stages and self.chunks == 1
@@ -177,7 +180,7 @@ class LatticeSearch(PlanOptions, Pass):
             return bool(context.statistics.get(self.name, {}).get("interrupted"))
 
         def plan_of(
-            stages: int, replicas: int = self.replicas, devices: int = 0, below: float = beaten
+            stages: int, replicas: int = self.replicas, devices: int = 0, below: float = beaten, steps: Steps = steps
         ) -> tuple[Module, Plan, float]:
             among = range(stages, min(every, stages * most) + 1) if stages else any_devices
             if devices:
@@ -205,12 +208,19 @@ class LatticeSearch(PlanOptions, Pass):
         try:
             if not quickest:
                 return plan_of(self.stages)[0]
-            return steps.quickest(plan_of, self.stages, beaten, enough, self._seconds, interrupted)
+            found = steps.quickest(plan_of, self.stages, beaten, enough, self._seconds, interrupted)
         except (NoBetterPlan, Overfull) as error:
             error.bound = error.bound if quickest else steps.least(error.bound, any_devices)  # else one on periods
             if isinstance(error, NoBetterPlan):
                 raise NoBetterPlan(error.bound, self.name) from None
             raise
+        if others is not None and self.hosts and steps.replicates and not (interrupted() or is_over()):
+            from passes.partition.bridge.steps import FOR_FEWER
+
+            apart, seconds = replace(steps, apart=True), self._seconds / FOR_FEWER
+            with suppress(Infeasible, NoBetterPlan):
+                apart.quickest(partial(plan_of, steps=apart), self.stages, beaten, enough, seconds, interrupted)
+        return found
 
     def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
         """The module with a plan of ``chunks`` stages on each device."""

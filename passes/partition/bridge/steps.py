@@ -9,6 +9,10 @@ better although each has more to do, and so may replicas of every stage: plans o
 stages of so many replicas or more, are searched where their bound is least (``quickest``). Without a flush behind each step
 the pipeline stays full, and the least load is the best.
 
+A stage whose replicas could be all devices of a host is of either of two kinds (``replicated``): it fills a host, and what it
+sends and receives takes the links between hosts, or it is on several, and sums of gradients do. Ports leave open which borders
+of smaller stages lie between hosts; so plans are also searched as if all did (``apart``), and compared on the real links.
+
 What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
 every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
 """
@@ -77,10 +81,21 @@ many replicas, on any devices. Else: plans of two stages or more, or as many as 
 up to so many devices; ``stages`` is 0."""
 
 
+@dataclass(frozen=True)
+class Filling:
+    """Devices of one type that fill a host: how many they are, the most bandwidth and the least latency on the ``way`` from
+    them to any device of another host, and whether ``several`` hosts have such devices."""
+
+    count: int
+    way: tuple[float, float]
+    several: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``;
-    with a ``chunk_order`` (``chunks``) several on each device."""
+    with a ``chunk_order`` (``chunks``) several on each device. ``apart``: counted as if each stage sent to another host, on the
+    slowest link between two; what that proves holds of no other plans."""
 
     module: Module
     topology: Topology
@@ -89,6 +104,7 @@ class Steps:
     family: str = ""
     replicas: int = 1
     chunk_order: str = ""
+    apart: bool = False
 
     @property
     def flush(self) -> bool:
@@ -146,6 +162,7 @@ class Steps:
                 held.append((self.learned.held(name, size, gradients) - state, tuple(readers[name])))
                 held.append((state, homes))
         held = [(size, who) for size, who in held if size and who]
+        far = [self._apart.get(kind.type) if self.apart else None for kind in kinds]
         kept: dict[str, tuple[int, list[int]]] = {}
         for i, op in enumerate(func.ops):
             for name, size in saved_values(op, self.learned).items():
@@ -156,7 +173,7 @@ class Steps:
         return replace(
             stream,
             seconds=np.ascontiguousarray(seconds),
-            transfer=np.ascontiguousarray(stream.transfer * twice),
+            transfer=np.ascontiguousarray(self._on_ways(stream, stream.transfer, kinds, far) * twice),
             weight_bytes=np.array([size for size, _ in held], np.int64),
             weight_readers=tuple(who for _, who in held),
         )
@@ -192,9 +209,11 @@ class Steps:
     def best_ring(self, kind: Kind) -> tuple[float, float]:
         """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
         and, where no host has as many devices, those with which the ring leaves each of its hosts, the slowest of as many as it
-        needs."""
+        needs. A stage that could fill a host, but does not (``Kind.fills``), is on several."""
         names, port = (*kind.devices, *itertools.chain(*kind.better)), self.network.port(kind.devices[0])
         counts = Counter(map(self.network.host, names))
+        if not kind.fills and self.may_fill(kind):
+            counts = Counter({host: min(count, kind.replicas - 1) for host, count in counts.items()})
         leaving = self._leaving.get(kind.type, {})
         if max(counts.values()) >= kind.replicas or not leaving:
             return port.bandwidth, port.latency
@@ -220,6 +239,34 @@ class Steps:
                 continue
             with suppress(Unreachable):
                 found[type_.name] = {host: self._best_from(host, names) for host in sorted(hosts)}
+        return found
+
+    @cached_property
+    def _filling(self) -> dict[str, Filling]:
+        """By type of device; without types of which a host with most has other devices beside them."""
+        devices, found = self.topology.devices, {}
+        hosts, every = Counter(device.host for device in devices), [device.name for device in devices]
+        for type_ in {device.type: None for device in devices} if len(hosts) > 1 and len(devices) <= MOST_ALONE else ():
+            own = Counter(device.host for device in devices if device.type == type_)
+            most = max(own.values())
+            full = [host for host, count in own.items() if count == most]
+            if most > 1 and all(hosts[host] == most for host in full):
+                with suppress(Unreachable):
+                    ways = [self._best_from(host, every) for host in full]
+                    far = max(bandwidth for bandwidth, _ in ways), min(latency for _, latency in ways)
+                    found[type_] = Filling(most, far, len(own) > 1)
+        return found
+
+    @cached_property
+    def _apart(self) -> dict[str, tuple[float, float]]:
+        """By type of device: the least bandwidth and the most latency between such a device and one of another host."""
+        first = {(device.type, device.host): device for device in reversed(self.topology.devices)}.values()
+        found: dict[str, tuple[float, float]] = {}
+        for one, other in itertools.permutations(first if len(first) <= MOST_ALONE else (), 2):
+            if one.host != other.host:
+                with suppress(Unreachable):
+                    path, (bandwidth, latency) = self.network.path(one.name, other.name), found.get(one.type, (math.inf, 0.0))
+                    found[one.type] = min(bandwidth, path.bandwidth), max(latency, path.latency)
         return found
 
     def _best_from(self, host: str, names: Sequence[str]) -> tuple[float, float]:
@@ -266,18 +313,46 @@ class Steps:
 
     def replicated(self, problem: Problem, groups: Groups | None, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a type: these share the microbatches, but each updates
-        all weights, and they add up their gradients, of which it counts what is surely not hidden (``unhidden``)."""
-        kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
-        rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
+        all weights, and they add up their gradients, of which it counts what is surely not hidden (``unhidden``). A stage that
+        may fill a host is of either of two kinds: in one host, from which all that it receives and sends is far, or on several,
+        which its sums of gradients cross."""
+        made = list(zip(*replicated_kinds(problem.kinds, min(most, self.microbatches)), strict=True))
+        filling = [(replace(kind, fills=True), k) for kind, k in made if self.may_fill(kind)]
+        made = sorted([*(one for one in made if self._may_spread(one[0])), *filling], key=lambda one: one[0].replicas)
+        kinds, rows = tuple(kind for kind, _ in made), [k for _, k in made]
+        share = np.array([kind.replicas for kind in kinds], np.float64)[:, None]
         alone = self.moving(problem.kinds, _of_groups(self.updated, groups)) / self.microbatches
         every = alone[rows] + self.unhidden(replace(problem, kinds=kinds), groups) / self.microbatches
         seconds = np.maximum((problem.seconds - alone)[rows] / share + every, 0.0)
+        far = [self._filling[kind.type].way if kind.fills and not self.apart else None for kind in kinds]
         return replace(
             problem,
             kinds=kinds,
             seconds=np.ascontiguousarray(seconds),
-            transfer=np.ascontiguousarray(problem.transfer[rows] / share),
+            transfer=np.ascontiguousarray(self._on_ways(problem, problem.transfer[rows], kinds, far) / share),
         )
+
+    def may_fill(self, kind: Kind) -> bool:
+        """Whether a stage of this kind may fill a host."""
+        return kind.type in self._filling and self._filling[kind.type].count == kind.replicas
+
+    def _may_spread(self, kind: Kind) -> bool:
+        """Whether a stage of this kind may be on several hosts, or leave devices of its host to others."""
+        return not self.may_fill(kind) or self._filling[kind.type].several
+
+    def _on_ways(
+        self, problem: Problem, transfer: Floats, kinds: Sequence[Kind], ways: Sequence[tuple[float, float] | None]
+    ) -> Floats:
+        """``transfer`` of tensors of the problem, by kind, on a way of this bandwidth and latency where it is slower than the
+        port of the kind."""
+        found, sizes = transfer.copy(), problem.tensor_bytes.astype(np.float64)
+        for row, kind, way in zip(found, kinds, ways, strict=True):
+            if way is not None:
+                port = self.network.port(kind.devices[0])
+                near = port.latency + sizes / port.bandwidth
+                far = np.maximum(way[1] + sizes / way[0], near)
+                row *= np.divide(far, near, out=np.ones_like(near), where=near > 0)
+        return found
 
     def exposed(
         self, problem: Problem, groups: Groups, stages: Sequence[tuple[int, Sequence[int]]], own: Sequence[Sequence[int]]
@@ -321,7 +396,7 @@ class Steps:
                         needed[flight] = stage_memory(self.module, [every], (), problem.comm, flight)[0].least
                     if needed[flight] > kind.memory:
                         continue
-                speed = Speed(*self.best_ring(replace(kind, replicas=r)))
+                speed = Speed(*self.best_ring(replace(kind, replicas=r, fills=True)))
                 period = seconds / r + update.seconds(type_, speed, r, works) / self.microbatches
                 found.append((step_seconds(period, self.microbatches, [r]), r))
         return min(found)

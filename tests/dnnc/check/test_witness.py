@@ -27,6 +27,7 @@ from dnnc.check.witness.verify import verified, verify_build
 from dnnc.cli import main
 from dnnc.onnx import DIALECTS
 from ir import load_module
+from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from ir.text.witness import DEVICES, MESHES, REPLICAS, Witness, read_witness, witness_text
 from passes.framework.base import PassContext
@@ -34,6 +35,7 @@ from passes.graph.folding import expand
 from passes.partition.on_meshes import MeshesSearch
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
+from tests.passes.partition.bridge.test_on_links import random_module
 from tests.passes.partition.layouts.test_stages import random_chain
 
 MLP = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"
@@ -380,6 +382,19 @@ def test_prices_prove_no_more_than_is_true(module: Module, replicas: int, comm: 
     found = verified(facts, plan_to_json(facts.whole))
     assert not found.violations
     assert found.value is not None
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 1 << 20), st.sampled_from([2, 4, 8]))
+def test_no_bound_on_hosts_is_above_what_a_plain_search_finds(seed: int, microbatches: int) -> None:
+    """Training steps on hosts of one to three devices, whose links are slower than those inside, or quicker."""
+    context = PassContext(dialects=DIALECTS, sink=DiagnosticSink())
+    search = PartitionPass(objective="training", replicas=0, microbatches=microbatches)
+    facts = facts_of(PlacePass().run(search.run(random_module(seed, training=True), context), context), "plan.ir")
+    best, note = searched(facts, Witness(REPLICAS, 0.0))
+    assert best is not None, note
+    assert facts.plan.bound <= best * (1 + CLOSE)
+    assert best <= facts.plan.value * (1 + CLOSE)
 
 
 def brute_force(facts: Facts, most: int) -> float:

@@ -601,10 +601,13 @@ def test_no_ring_of_devices_on_several_hosts_is_better_than_the_bound(ports: lis
     topology = Topology("@t", (DeviceType("t"),), hosts, named, (Switch("hub"),), tuple(links))
     net = network(topology)
     steps = Steps(Module("@m", (topology,)), topology, net, 1)
-    for kind, count in itertools.product(kinds_of(topology, net), range(2, len(ports) + 1)):
+    for kind, count, fills in itertools.product(kinds_of(topology, net), range(2, len(ports) + 1), (False, True)):
+        asked = replace(kind, replicas=count, fills=fills)
         rows = [row for row in itertools.permutations(_all_of(kind), count) if set(row) & set(kind.devices)]
+        if steps.may_fill(asked):  # as it says, or else on several hosts
+            rows = [row for row in rows if fills == (len({net.host(name) for name in row}) == 1)]
         if rows:
-            bandwidth, latency = steps.best_ring(replace(kind, replicas=count))
+            bandwidth, latency = steps.best_ring(asked)
             every = [rings(net, [row]) for row in rows]
             assert bandwidth >= max(speed.bandwidth for speed in every)
             assert latency <= min(speed.latency for speed in every)
