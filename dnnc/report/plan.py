@@ -91,9 +91,8 @@ def plan_headline(plan: Plan) -> str:
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
-    if kinds := dict(plan.certificate).get("kinds"):
-        own, _, others = kinds.partition("; ")
-        lines.append(f"  searched: {own} (this plan); {others}")
+    if searched := searched_text(plan):
+        lines.append(f"  searched: {searched}")
     if meshes := dict(plan.certificate).get("meshes"):
         lines.append(f"  meshes: {meshes}")
     if restricted := dict(plan.certificate).get("restricted"):
@@ -103,6 +102,12 @@ def plan_headline(plan: Plan) -> str:
     if "," in shares:  # of several
         lines.append(f"  shares {shares}" if len(shares) < LONG else f"  shares {shares[:LONG]}...")
     return "\n".join(lines)
+
+
+def searched_text(plan: Plan) -> str:
+    """Which search found the plan, and what the others came to; empty if there was one search."""
+    own, _, others = dict(plan.certificate).get("kinds", "").partition("; ")
+    return f"{own} (this plan); {others}" if ": " in others else "; ".join(filter(None, (own, others)))
 
 
 def _step_text(plan: Plan) -> str:

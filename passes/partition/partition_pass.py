@@ -62,9 +62,10 @@ _NEAR_ON_LINKS = 0.01
 """Relative: a plan of a training step that is so near its bound is not looked for again on the real links, which takes about as
 long again. Of 700 random steps real links cost 25 up to 5 % more than ports; looking again improved three of these, by 44, 1
 and 0.7 %. Seven of the 25 were within 1 % of their bound: the last of the three, and six that had no better plan."""
-_WORTH_MOVING = 2.0
-"""How many times the best plan a plan on the real links may be to have its borders moved. BERT with 6 layers on two hosts of
-four GPUs: without this limit four fifths of the search moved those of a plan of 3.3 times the best, in vain."""
+_FAR = 2.0
+_FOR_FAR = 0.05
+"""Part of the time left in which borders are moved of a plan that is so many times the best. BERT with 6 layers on two hosts of
+four GPUs: four fifths of the search moved those of a plan of 3.3 times the best, in vain."""
 _FOR_LINKS = 0.2
 """Part of a stated time limit that is kept for plans on the real links."""
 
@@ -382,9 +383,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
                 also = also or [other]
             consider(also, machines)
         starts = [one for one in (best, placed) if one is not None and one is not found]
-        starts = [one for one in starts if needed(one, Plan).value < _WORTH_MOVING * least]
         for start in starts if not (self.cuts or self.pins) else ():
-            moved = self._with_moved_borders(start, put, context, ends)
+            far = needed(start, Plan).value > _FAR * least
+            moved = self._with_moved_borders(start, put, context, now() + (ends - now()) * _FOR_FAR if far else ends)
             if (value := needed(moved, Plan).value) < least:
                 best, least = moved, value
         if best is found:

@@ -55,7 +55,7 @@ class Kind:
     """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
     ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes. ``better``: the devices of each kind of
     the same type that comes before this one (``from_ir.kinds_of``), nearest first; a stage takes these if its own are taken.
-    ``fills``: its devices are all of one host, so that what it receives and sends comes from and goes to other hosts."""
+    ``fills``: its devices are all devices of one host, so what it receives and sends comes from and goes to other hosts."""
 
     type: str
     devices: tuple[str, ...]

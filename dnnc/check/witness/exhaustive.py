@@ -226,7 +226,8 @@ class Search:
             if not self.fits(done, larger, kind):
                 continue
             type_ = self.facts.topology.type(kind.device.type)
-            for replicas in range(1, min(self.most, self.largest(number)) + 1):
+            most = min(self.most, self.largest(number), self.microbatches if self.plan.in_steps else self.most)
+            for replicas in range(1, most + 1):
                 alone = self.plan.in_steps and own == (1 << len(self.before)) - 1  # replicas read their own samples
                 for ring, way in self.ways(number, replicas):
                     receive, send = self.transfers(done, own, kind, way)
@@ -274,7 +275,8 @@ class Search:
         if replicas == most and all(total[host] == most for host in full):
             outside = [leaving(host, devices) for host in full]
             far = min(near[0], max(way[0] for way in outside)), max(near[1], min(way[1] for way in outside))
-            return [(near, far), *([(around(replicas - 1), near)] if len(typed) > 1 else [])]
+            within = [(near, far)] if max(own.values()) >= replicas else []
+            return [*within, *([(around(replicas - 1), near)] if len(own) > 1 else [])]
         return [(near, near)] if max(own.values()) >= replicas else [(around(replicas), near)]
 
     def compute(self, own: int, kind: Kind, replicas: int, ring: Speed = (math.inf, 0.0)) -> float:

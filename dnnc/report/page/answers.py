@@ -15,7 +15,7 @@ from typing import Any
 
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import counted, listed, span
-from dnnc.report.plan import EVEN, idle_devices, idle_text, unknown_sizes
+from dnnc.report.plan import EVEN, idle_devices, idle_text, searched_text, unknown_sizes
 from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
@@ -142,8 +142,8 @@ def _how_good(facts: Facts) -> Iterator[str]:
     if facts.measured is not None:
         ratio = f", {ratio_text(facts.measured / plan.value)} of what was predicted" if plan.value > 0 else ""
         yield f"A run measured {seconds_text(facts.measured)} {plan.minimises.per}{ratio}."
-    if kinds := dict(plan.certificate).get("kinds"):
-        yield f"Searched were {kinds}."
+    if searched := searched_text(plan):
+        yield f"Searched were {searched}."
     if facts.verdict:
         yield f"A check of its programs: {facts.verdict}."
 

@@ -129,7 +129,7 @@ class _Outline:
         return {marks.NAMES: tuple(assigned(ops)), **marks.location_lists(locations(ops))}
 
     def cost(self, number: int) -> Facets:
-        """The cost of a call, where the ops inside have one; that of a ``comm.reshard`` depends on the machines."""
+        """The cost of a call, where the ops inside have one; a ``comm.reshard`` has none and is left out."""
         block = self.variants[number].block
         if block not in self.costs:
             ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops if self.ops[op].name != RESHARD]

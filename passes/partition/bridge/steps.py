@@ -31,6 +31,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ir.core.diagnostics import Infeasible
+from ir.core.facets import Transfer
 from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.outcomes import SLACK, outcome
@@ -83,19 +84,18 @@ up to so many devices; ``stages`` is 0."""
 
 @dataclass(frozen=True)
 class Filling:
-    """Devices of one type that fill a host: how many they are, the most bandwidth and the least latency on the ``way`` from
-    them to any device of another host, and whether ``several`` hosts have such devices."""
+    """Devices of one type that fill a host: how many they are, and the most bandwidth and the least latency on the ``way`` from
+    them to any device of another host."""
 
     count: int
     way: tuple[float, float]
-    several: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``;
     with a ``chunk_order`` (``chunks``) several on each device. ``apart``: counted as if each stage sent to another host, on the
-    slowest link between two; what that proves holds of no other plans."""
+    slowest link between two; bounds are then none of the steps on the real machines."""
 
     module: Module
     topology: Topology
@@ -147,7 +147,8 @@ class Steps:
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
         seconds = np.where(np.isfinite(stream.seconds), both, np.inf)
         seconds = seconds + self.moving(kinds, self.updated) / self.microbatches
-        twice = np.array([2.0 if name in self.learned.values else 1.0 for name in stream.tensor_names])
+        both_ways = self.learned.values - self._stated  # stated seconds are those of both
+        twice = np.array([2.0 if name in both_ways else 1.0 for name in stream.tensor_names])
         sizes = resource_bytes(self.module)
         readers: dict[str, list[int]] = {}
         for i, op in enumerate(func.ops):
@@ -210,8 +211,7 @@ class Steps:
         """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
         and, where no host has as many devices, those with which the ring leaves each of its hosts, the slowest of as many as it
         needs. A stage that could fill a host, but does not (``Kind.fills``), is on several."""
-        names, port = (*kind.devices, *itertools.chain(*kind.better)), self.network.port(kind.devices[0])
-        counts = Counter(map(self.network.host, names))
+        counts, port = self._on_hosts(kind), self.network.port(kind.devices[0])
         if not kind.fills and self.may_fill(kind):
             counts = Counter({host: min(count, kind.replicas - 1) for host, count in counts.items()})
         leaving = self._leaving.get(kind.type, {})
@@ -254,8 +254,14 @@ class Steps:
                 with suppress(Unreachable):
                     ways = [self._best_from(host, every) for host in full]
                     far = max(bandwidth for bandwidth, _ in ways), min(latency for _, latency in ways)
-                    found[type_] = Filling(most, far, len(own) > 1)
+                    found[type_] = Filling(most, far)
         return found
+
+    @property
+    def far_hosts(self) -> bool:
+        """Whether some device reaches another host more slowly than its port."""
+        ports = [(self._apart.get(kind.type), self.network.port(kind.devices[0])) for kind in self.stream.kinds]
+        return any(way is not None and (way[0] < port.bandwidth or way[1] > port.latency) for way, port in ports)
 
     @cached_property
     def _apart(self) -> dict[str, tuple[float, float]]:
@@ -334,25 +340,39 @@ class Steps:
 
     def may_fill(self, kind: Kind) -> bool:
         """Whether a stage of this kind may fill a host."""
+        return self._is_filling(kind) and max(self._on_hosts(kind).values()) >= kind.replicas
+
+    def _is_filling(self, kind: Kind) -> bool:
+        """Whether all of this many replicas on one host are all of its devices."""
         return kind.type in self._filling and self._filling[kind.type].count == kind.replicas
 
+    def _on_hosts(self, kind: Kind) -> Counter[str]:
+        """Devices that a stage of this kind may have, by host."""
+        return Counter(map(self.network.host, (*kind.devices, *itertools.chain(*kind.better))))
+
     def _may_spread(self, kind: Kind) -> bool:
-        """Whether a stage of this kind may be on several hosts, or leave devices of its host to others."""
-        return not self.may_fill(kind) or self._filling[kind.type].several
+        """Whether a stage of this kind may be elsewhere than on all devices of one host."""
+        return not self.may_fill(kind) or len(self._on_hosts(kind)) > 1
 
     def _on_ways(
         self, problem: Problem, transfer: Floats, kinds: Sequence[Kind], ways: Sequence[tuple[float, float] | None]
     ) -> Floats:
         """``transfer`` of tensors of the problem, by kind, on a way of this bandwidth and latency where it is slower than the
-        port of the kind."""
+        port of the kind; seconds that the module states stay."""
         found, sizes = transfer.copy(), problem.tensor_bytes.astype(np.float64)
+        stated = np.array([name in self._stated for name in problem.tensor_names], bool)
         for row, kind, way in zip(found, kinds, ways, strict=True):
             if way is not None:
                 port = self.network.port(kind.devices[0])
                 near = port.latency + sizes / port.bandwidth
                 far = np.maximum(way[1] + sizes / way[0], near)
-                row *= np.divide(far, near, out=np.ones_like(near), where=near > 0)
+                row *= np.divide(far, near, out=np.ones_like(near), where=(near > 0) & ~stated)
         return found
+
+    @cached_property
+    def _stated(self) -> frozenset[str]:
+        """Names of values whose transfer takes stated seconds."""
+        return frozenset(value.name for op in self.module.entry.ops if op.facet(Transfer) for value in op.results)
 
     def exposed(
         self, problem: Problem, groups: Groups, stages: Sequence[tuple[int, Sequence[int]]], own: Sequence[Sequence[int]]

@@ -191,11 +191,11 @@ def flush(
 
 
 def quicker(
-    tables: Tables, meshes: Submeshes, units: int, microbatches: int, than: float, known: float = math.inf, few: int = 1
+    tables: Tables, meshes: Submeshes, units: int, microbatches: int, than: float, known: float, few: int = 1
 ) -> Sequenced:
     """A plan whose step, as of ``flush``, takes at most ``than`` seconds; its ``value``: the most that each of its stages may
-    take for that. ``few``: stages that such plans have at least. Where there is none, no runs, and ``value``: a bound of all
-    steps that is better than ``than`` where one up to ``known`` is."""
+    take for that. ``few``: stages that such plans have at least. Where there is none, no runs, and ``value``: a lower bound on
+    all steps from ``than`` to ``known``."""
     programme = _Programme(tables, meshes, units)
 
     def found(step: float, stages: int = 1) -> Sequenced:

@@ -229,8 +229,9 @@ class StageSearch(Anytime[SolvedStages]):
         return self.solver.nearest
 
     def refutes(self, until: float) -> bool:
-        """Whether no training step is quicker than the incumbent by more than the gap. Betters bounds of plans that may be,
-        ``until`` there are none, or one that stays. The last thousandth costs little, and proves the incumbent optimal."""
+        """Whether no training step is quicker than the incumbent by more than the gap. Betters the bounds of plans that may be,
+        ``until`` there are none, or the bound of one does not rise. The last thousandth costs little, and proves the incumbent
+        optimal."""
         bounding, beaten, few = self.bounding, self.limits.beaten, 1
         while True:
             self.rounds += 1

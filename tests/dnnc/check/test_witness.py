@@ -28,10 +28,13 @@ from dnnc.cli import main
 from dnnc.onnx import DIALECTS
 from ir import load_module
 from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Transfer
 from ir.core.module import Module
+from ir.core.topology import Topology
 from ir.text.witness import DEVICES, MESHES, REPLICAS, Witness, read_witness, witness_text
-from passes.framework.base import PassContext
+from passes.framework.base import PassContext, needed
 from passes.graph.folding import expand
+from passes.graph.sizes import sized_results
 from passes.partition.on_meshes import MeshesSearch
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
@@ -384,13 +387,30 @@ def test_prices_prove_no_more_than_is_true(module: Module, replicas: int, comm: 
     assert found.value is not None
 
 
-@settings(max_examples=12)
-@given(st.integers(0, 1 << 20), st.sampled_from([2, 4, 8]))
-def test_no_bound_on_hosts_is_above_what_a_plain_search_finds(seed: int, microbatches: int) -> None:
-    """Training steps on hosts of one to three devices, whose links are slower than those inside, or quicker."""
+def on_hosts(seed: int) -> Module:
+    """A training step on hosts of one to three devices, whose own links may differ; some seconds of transfers are stated."""
+    module, rng = random_module(seed, training=True), Random(seed)
+    topology = needed(module, Topology)
+    unlike, stated = rng.random() < 0.5, rng.random() < 0.3
+    links = [
+        replace(one, bandwidth=one.bandwidth * rng.choice((1, 1, 0.1)) if unlike else one.bandwidth) for one in topology.links
+    ]
+    seconds = [tuple(10 ** rng.uniform(-5, -3) for _ in sized_results(op)) for op in module.entry.ops if stated]
+    ops = (
+        [op.with_facets(Transfer(own)) for op, own in zip(module.entry.ops, seconds, strict=True)]
+        if stated
+        else module.entry.ops
+    )
+    module = module.replace(topology, replace(topology, links=tuple(links)))
+    return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 20), st.sampled_from([1, 2, 4, 8]), st.sampled_from([0, 0, 2]))
+def test_no_bound_on_hosts_is_above_what_a_plain_search_finds(seed: int, microbatches: int, stages: int) -> None:
     context = PassContext(dialects=DIALECTS, sink=DiagnosticSink())
-    search = PartitionPass(objective="training", replicas=0, microbatches=microbatches)
-    facts = facts_of(PlacePass().run(search.run(random_module(seed, training=True), context), context), "plan.ir")
+    search = PartitionPass(objective="training", replicas=0, microbatches=microbatches, stages=stages)
+    facts = facts_of(PlacePass().run(search.run(on_hosts(seed), context), context), "plan.ir")
     best, note = searched(facts, Witness(REPLICAS, 0.0))
     assert best is not None, note
     assert facts.plan.bound <= best * (1 + CLOSE)
