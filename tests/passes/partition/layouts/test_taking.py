@@ -126,10 +126,10 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
         assert (3 + len(step.runs) - 1) * worst <= step.value * (1 + 1e-3)
         if not stages:
             quickest = min((200 + len(line) - 1) * max(line) for line in lines)
-            some = quicker(table, meshes, units, 200, quickest * (1 + 1e-12))
+            some = quicker(table, meshes, units, 200, quickest * (1 + 1e-12), quickest)
             assert slowest(table, some.runs) <= some.value
             assert (200 + len(some.runs) - 1) * slowest(table, some.runs) <= quickest * (1 + 1e-6)
-            assert quicker(table, meshes, units, 200, quickest * (1 + 1e-12), few=len(some.runs)).runs == some.runs
+            assert quicker(table, meshes, units, 200, quickest * (1 + 1e-12), quickest, few=len(some.runs)).runs == some.runs
             for than, known in itertools.product((0.5 * quickest, 0.97 * quickest), (0.99 * quickest, 1.1 * quickest)):
                 none = quicker(table, meshes, units, 200, than, known)
                 assert not none.runs
