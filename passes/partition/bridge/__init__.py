@@ -2,8 +2,9 @@
 ``lattice_search`` is the search; the others are its steps.
 
 Before the search: ``total_memory`` refuses a model that all devices together cannot hold, ``requests`` reads cuts and pins,
-``pins`` refuses those that contradict each other, ``steps`` makes the problem of training steps, ``chunks`` that of several
-stages on a device. After it: ``plan`` makes the stages of the plan, ``on_links`` looks for better ones on the real links,
-``copies`` for those of few hosts that all take microbatches in turn, ``handover`` adds what a stage spends on each
-microbatch, ``memory`` makes the plan fit to the byte, and ``explain`` says why there is no plan.
+``pins`` refuses those that contradict each other, ``steps`` makes the problem of training steps, ``hosts`` tells it what stages
+reach on several hosts, ``chunks`` makes the problem of several stages on a device. After it: ``plan`` makes the stages of the
+plan, ``on_links`` looks for better ones on the real links, ``copies`` for those of few hosts that take microbatches in turn,
+``handover`` adds what a stage spends on each microbatch, ``memory`` makes the plan fit to the byte, and ``explain`` says why
+there is no plan.
 """

@@ -214,7 +214,7 @@ class LatticeSearch(PlanOptions, Pass):
             if isinstance(error, NoBetterPlan):
                 raise NoBetterPlan(error.bound, self.name) from None
             raise
-        if others is not None and self.hosts and steps.far_hosts and steps.replicates and not (interrupted() or is_over()):
+        if others is not None and self.hosts and steps.hosts.are_far and steps.replicates and not (interrupted() or is_over()):
             from passes.partition.bridge.steps import FOR_FEWER
 
             apart, seconds = replace(steps, apart=True), self._seconds / FOR_FEWER

@@ -19,9 +19,7 @@ every stage holds (``InFlight``); the exact memory of its plan is looked at afte
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,11 +48,12 @@ from passes.costs.learning import (
 )
 from passes.costs.memory.liveness import resource_bytes
 from passes.costs.memory.stage import most_bytes
-from passes.costs.network import Network, Unreachable
+from passes.costs.network import Network
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import NoBetterPlan
 from passes.graph.graph import reads
 from passes.partition.bridge.chunks import chunk_devices
+from passes.partition.bridge.hosts import Hosts, Way
 from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.solvers.work import is_over, now
 from passes.stages.bounds import StepWork, fastest, least_step, node_weights, prices
@@ -71,8 +70,6 @@ FOR_FEWER = 6.0
 testbed got better until 2 times the limit, from 34.7 to 33.5 ms; with links as slow as the slowest until 5 times, from 39.7 to
 35.7 ms."""
 
-MOST_ALONE = 64
-"""Devices on a host each of which every route is looked at."""
 _HALVINGS = 30
 
 PlanOf: TypeAlias = Callable[[int, int, int, float], tuple[Module, Plan, float]]
@@ -80,15 +77,6 @@ PlanOf: TypeAlias = Callable[[int, int, int, float], tuple[Module, Plan, float]]
 so many seconds, the plan, and a lower bound on the periods of these. With 0 devices: plans of so many stages, each of up to so
 many replicas, on any devices. Else: plans of two stages or more, or as many as are stated, each of so many replicas or more, on
 up to so many devices; ``stages`` is 0."""
-
-
-@dataclass(frozen=True)
-class Filling:
-    """Devices of one type that fill a host: how many they are, and the most bandwidth and the least latency on the ``way`` from
-    them to any device of another host."""
-
-    count: int
-    way: tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +98,10 @@ class Steps:
     def flush(self) -> bool:
         """Whether the pipeline is empty behind each step."""
         return self.family not in ASYNCHRONOUS
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        return Hosts(self.topology, self.network)
 
     @cached_property
     def learned(self) -> Learning:
@@ -163,7 +155,7 @@ class Steps:
                 held.append((self.learned.held(name, size, gradients) - state, tuple(readers[name])))
                 held.append((state, homes))
         held = [(size, who) for size, who in held if size and who]
-        far = [self._apart.get(kind.type) if self.apart else None for kind in kinds]
+        far = [self.hosts.slowest.get(kind.type) if self.apart else None for kind in kinds]
         kept: dict[str, tuple[int, list[int]]] = {}
         for i, op in enumerate(func.ops):
             for name, size in saved_values(op, self.learned).items():
@@ -203,82 +195,9 @@ class Steps:
         for row, kind in zip(found, kinds, strict=True):
             r = kind.replicas
             if r > 1 and not self.topology.type(kind.type).free_transfers:
-                bandwidth, latency = self.best_ring(kind)
+                bandwidth, latency = self.hosts.best_ring(kind)
                 row += 2 * (r - 1) * (updated[1] / r / bandwidth + updated[2] * latency)
         return found
-
-    def best_ring(self, kind: Kind) -> tuple[float, float]:
-        """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
-        and, where no host has as many devices, those with which the ring leaves each of its hosts, the slowest of as many as it
-        needs. A stage that could fill a host, but does not (``Kind.fills``), is on several."""
-        counts, port = self._on_hosts(kind), self.network.port(kind.devices[0])
-        if not kind.fills and self.may_fill(kind):
-            counts = Counter({host: min(count, kind.replicas - 1) for host, count in counts.items()})
-        leaving = self._leaving.get(kind.type, {})
-        if max(counts.values()) >= kind.replicas or not leaving:
-            return port.bandwidth, port.latency
-
-        def needed(order: Sequence[str]) -> str:
-            """The last host of the first that together have enough devices."""
-            reached = itertools.accumulate(counts[host] for host in order)
-            return next((host for host, count in zip(order, reached, strict=True) if count >= kind.replicas), order[-1])
-
-        slowest = leaving[needed(sorted(counts, key=lambda host: -leaving[host][0]))][0]
-        latest = leaving[needed(sorted(counts, key=lambda host: leaving[host][1]))][1]
-        return min(port.bandwidth, slowest), max(port.latency, latest)
-
-    @cached_property
-    def _leaving(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """By type of device and host: the most bandwidth and the least latency from there to such a device of another host;
-        without hosts where these are too many, or do not reach each other."""
-        found = {}
-        for type_ in self.topology.types:
-            names = [device.name for device in self.topology.devices if device.type == type_.name]
-            hosts = {self.network.host(name) for name in names}
-            if not len(hosts) > 1 or len(names) > MOST_ALONE:
-                continue
-            with suppress(Unreachable):
-                found[type_.name] = {host: self._best_from(host, names) for host in sorted(hosts)}
-        return found
-
-    @cached_property
-    def _filling(self) -> dict[str, Filling]:
-        """By type of device; without types of which a host with most has other devices beside them."""
-        devices, found = self.topology.devices, {}
-        hosts, every = Counter(device.host for device in devices), [device.name for device in devices]
-        for type_ in {device.type: None for device in devices} if len(hosts) > 1 and len(devices) <= MOST_ALONE else ():
-            own = Counter(device.host for device in devices if device.type == type_)
-            most = max(own.values())
-            full = [host for host, count in own.items() if count == most]
-            if most > 1 and all(hosts[host] == most for host in full):
-                with suppress(Unreachable):
-                    ways = [self._best_from(host, every) for host in full]
-                    far = max(bandwidth for bandwidth, _ in ways), min(latency for _, latency in ways)
-                    found[type_] = Filling(most, far)
-        return found
-
-    @property
-    def far_hosts(self) -> bool:
-        """Whether some device reaches another host more slowly than its port."""
-        ports = [(self._apart.get(kind.type), self.network.port(kind.devices[0])) for kind in self.stream.kinds]
-        return any(way is not None and (way[0] < port.bandwidth or way[1] > port.latency) for way, port in ports)
-
-    @cached_property
-    def _apart(self) -> dict[str, tuple[float, float]]:
-        """By type of device: the least bandwidth and the most latency between such a device and one of another host."""
-        first = {(device.type, device.host): device for device in reversed(self.topology.devices)}.values()
-        found: dict[str, tuple[float, float]] = {}
-        for one, other in itertools.permutations(first if len(first) <= MOST_ALONE else (), 2):
-            if one.host != other.host:
-                with suppress(Unreachable):
-                    path, (bandwidth, latency) = self.network.path(one.name, other.name), found.get(one.type, (math.inf, 0.0))
-                    found[one.type] = min(bandwidth, path.bandwidth), max(latency, path.latency)
-        return found
-
-    def _best_from(self, host: str, names: Sequence[str]) -> tuple[float, float]:
-        own = [name for name in names if self.network.host(name) == host]
-        paths = [self.network.path(one, two) for one in own for two in names if self.network.host(two) != host]
-        return max(path.bandwidth for path in paths), min(path.latency for path in paths)
 
     def unhidden(self, problem: Problem, groups: Groups | None) -> Floats:
         """Seconds of sums of gradients, of each node on each kind of stage of a problem: added up over the nodes of a stage no
@@ -323,14 +242,14 @@ class Steps:
         may fill a host is of either of two kinds: in one host, from which all that it receives and sends is far, or on several,
         which its sums of gradients cross."""
         made = list(zip(*replicated_kinds(problem.kinds, min(most, self.microbatches)), strict=True))
-        filling = [(replace(kind, fills=True), k) for kind, k in made if self.may_fill(kind)]
-        made = sorted([*(one for one in made if self._may_spread(one[0])), *filling], key=lambda one: one[0].replicas)
+        filling = [(replace(kind, fills=True), k) for kind, k in made if self.hosts.may_fill(kind)]
+        made = sorted([*(one for one in made if self.hosts.may_spread(one[0])), *filling], key=lambda one: one[0].replicas)
         kinds, rows = tuple(kind for kind, _ in made), [k for _, k in made]
         share = np.array([kind.replicas for kind in kinds], np.float64)[:, None]
         alone = self.moving(problem.kinds, _of_groups(self.updated, groups)) / self.microbatches
         every = alone[rows] + self.unhidden(replace(problem, kinds=kinds), groups) / self.microbatches
         seconds = np.maximum((problem.seconds - alone)[rows] / share + every, 0.0)
-        far = [self._filling[kind.type].way if kind.fills and not self.apart else None for kind in kinds]
+        far = [self.hosts.filling[kind.type].way if kind.fills and not self.apart else None for kind in kinds]
         return replace(
             problem,
             kinds=kinds,
@@ -338,25 +257,7 @@ class Steps:
             transfer=np.ascontiguousarray(self._on_ways(problem, problem.transfer[rows], kinds, far) / share),
         )
 
-    def may_fill(self, kind: Kind) -> bool:
-        """Whether a stage of this kind may fill a host."""
-        return self._is_filling(kind) and max(self._on_hosts(kind).values()) >= kind.replicas
-
-    def _is_filling(self, kind: Kind) -> bool:
-        """Whether all of this many replicas on one host are all of its devices."""
-        return kind.type in self._filling and self._filling[kind.type].count == kind.replicas
-
-    def _on_hosts(self, kind: Kind) -> Counter[str]:
-        """Devices that a stage of this kind may have, by host."""
-        return Counter(map(self.network.host, (*kind.devices, *itertools.chain(*kind.better))))
-
-    def _may_spread(self, kind: Kind) -> bool:
-        """Whether a stage of this kind may be elsewhere than on all devices of one host."""
-        return not self.may_fill(kind) or len(self._on_hosts(kind)) > 1
-
-    def _on_ways(
-        self, problem: Problem, transfer: Floats, kinds: Sequence[Kind], ways: Sequence[tuple[float, float] | None]
-    ) -> Floats:
+    def _on_ways(self, problem: Problem, transfer: Floats, kinds: Sequence[Kind], ways: Sequence[Way | None]) -> Floats:
         """``transfer`` of tensors of the problem, by kind, on a way of this bandwidth and latency where it is slower than the
         port of the kind; seconds that the module states stay."""
         found, sizes = transfer.copy(), problem.tensor_bytes.astype(np.float64)
@@ -389,7 +290,7 @@ class Steps:
             kind = problem.kinds[number]
             type_ = self.topology.type(kind.type)
             works = learning_seconds(self.module, type_)
-            speed, passes = Speed(*self.best_ring(kind)), [works[i] for i in positions]
+            speed, passes = Speed(*self.hosts.best_ring(kind)), [works[i] for i in positions]
             once = update.seconds(type_, speed, kind.replicas, passes)
             more = once - math.fsum(counted[number, list(nodes)]) if kind.replicas > 1 else 0.0
             found.append(more / self.microbatches)
@@ -416,7 +317,7 @@ class Steps:
                         needed[flight] = stage_memory(self.module, [every], (), problem.comm, flight)[0].least
                     if needed[flight] > kind.memory:
                         continue
-                speed = Speed(*self.best_ring(replace(kind, replicas=r, fills=True)))
+                speed = Speed(*self.hosts.best_ring(replace(kind, replicas=r, fills=True)))
                 period = seconds / r + update.seconds(type_, speed, r, works) / self.microbatches
                 found.append((step_seconds(period, self.microbatches, [r]), r))
         return min(found)

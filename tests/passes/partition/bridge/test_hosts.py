@@ -39,8 +39,8 @@ def test_a_stage_fills_a_host_or_is_on_several() -> None:
     (one, across, within), far = wide.kinds, network(topology).path("d00", "d10")
     assert (one.replicas, across.replicas, within.replicas) == (1, 2, 2)
     assert (one.fills, across.fills, within.fills) == (False, False, True)
-    assert steps.best_ring(across) == (far.bandwidth, far.latency)
-    assert steps.best_ring(within) == (network(topology).port("d00").bandwidth, network(topology).port("d00").latency)
+    assert steps.hosts.best_ring(across) == (far.bandwidth, far.latency)
+    assert steps.hosts.best_ring(within) == (network(topology).port("d00").bandwidth, network(topology).port("d00").latency)
     assert wide.seconds[1].sum() > 1.3 * wide.seconds[2].sum()
     sent = 2 * (far.latency + wide.tensor_bytes / far.bandwidth)  # and the gradient back
     assert wide.transfer[2] == pytest.approx(sent / 2)  # every second microbatch

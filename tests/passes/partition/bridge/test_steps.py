@@ -604,10 +604,10 @@ def test_no_ring_of_devices_on_several_hosts_is_better_than_the_bound(ports: lis
     for kind, count, fills in itertools.product(kinds_of(topology, net), range(2, len(ports) + 1), (False, True)):
         asked = replace(kind, replicas=count, fills=fills)
         rows = [row for row in itertools.permutations(_all_of(kind), count) if set(row) & set(kind.devices)]
-        if steps.may_fill(asked):  # as it says, or else on several hosts
+        if steps.hosts.may_fill(asked):  # as it says, or else on several hosts
             rows = [row for row in rows if fills == (len({net.host(name) for name in row}) == 1)]
         if rows:
-            bandwidth, latency = steps.best_ring(asked)
+            bandwidth, latency = steps.hosts.best_ring(asked)
             every = [rings(net, [row]) for row in rows]
             assert bandwidth >= max(speed.bandwidth for speed in every)
             assert latency <= min(speed.latency for speed in every)
