@@ -36,6 +36,8 @@ pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("zeromq")]
 
 HERE = "127.0.0.1"
+STEPS = 90
+"""Of a training. Ranks may be tens of steps ahead of what is told of them, so that many are left when one dies."""
 HOST, RANK, TEMPLATE = (f"dnnc.engines.torch.{name}" for name in ("launch.host", "rank", "launch.forking"))
 
 
@@ -49,8 +51,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(build: Path) -> Path:
-    """The checkpoints of 30 steps on one host."""
-    assert main(["train", str(build), "--emulate", "--steps", "30", "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
+    """The checkpoints of ``STEPS`` steps on one host."""
+    assert main(["train", str(build), "--emulate", "--steps", str(STEPS), "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
     return build.parent / "alone"
 
 
@@ -64,9 +66,9 @@ def test_hosts_train_as_one_does_and_get_their_parts_once(build: Path, alone: Pa
     opened, out = TrainingBuild.open(build), tmp_path / "out"
     hosts, steps = hosts_of(opened, tmp_path / "cache"), list[Progressed]()
     with nothing_left():
-        hosts.train(TrainOptions(steps=30, checkpoint=out, every=20, out=out), steps.append)
-    assert [done.step for done in steps] == list(range(1, 31))
-    assert sorted(path.name for path in out.iterdir()) == ["losses.json", "step20", "step30", "trace.json"]
+        hosts.train(TrainOptions(steps=STEPS, checkpoint=out, every=60, out=out), steps.append)
+    assert [done.step for done in steps] == list(range(1, 1 + STEPS))
+    assert sorted(path.name for path in out.iterdir()) == ["losses.json", "step60", "step90", "trace.json"]
     assert content(out) == content(alone)
     weights = sum(file.stamp.size for file in opened.files.weights.values())
     programs = sum(map(len, opened.files.contents.values()))
@@ -112,7 +114,7 @@ def test_training_goes_on_after_losses(build: Path, alone: Path, tmp_path: Path)
     stale checkpoints are not taken."""
     out, cache = tmp_path / "out", tmp_path / "cache"
     out.mkdir()
-    shutil.copytree(alone / "step30", out / "step25")
+    shutil.copytree(alone / "step90", out / "step25")
     kills, every, steps, warnings = {3: RANK, 14: HOST}, list[int](), list[int](), list[Diagnostic]()
 
     def told(done: Progressed) -> None:
@@ -130,16 +132,16 @@ def test_training_goes_on_after_losses(build: Path, alone: Path, tmp_path: Path)
     ) -> float:
         return hosts_of(opened, cache).train(options, heard)
 
-    options = TrainOptions(steps=30, checkpoint=out, every=6, out=out)
+    options = TrainOptions(steps=STEPS, checkpoint=out, every=6, out=out)
     with nothing_left():
         train_with_retries(launch, TrainingBuild.open(build), options, 2, told, warnings.append)
     assert not kills
     assert gone(every)
-    assert steps == list(range(1, 31))
+    assert steps == list(range(1, 1 + STEPS))
     assert [one.code for one in warnings] == [GoesOn.code] * 2
     first, second = (dict(one.values)["step"] for one in warnings)
-    assert first in (0, 6)  # ranks may be steps ahead of what is told when one of them dies
-    assert second in (12, 18, 24)
+    assert first in range(0, 14, 6)
+    assert second in range(12, STEPS, 6)
     assert "stage 3 on q0 of host q" in warnings[0].where
     assert "was killed by SIGKILL" in warnings[0].message
     assert "host 'q' has gone while it trained" in warnings[1].message
@@ -155,7 +157,7 @@ def test_retries_need_checkpoints(build: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_training_on_one_host_goes_on_too(build: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ["--emulate", "--steps", "30", "--every", "4", "--checkpoint", str(out), "--retries", "1"]
+    options = ["--emulate", "--steps", str(STEPS), "--every", "4", "--checkpoint", str(out), "--retries", "1"]
     command = [sys.executable, "-P", "-m", "dnnc", "train", str(build), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
         assert training.stdout is not None

@@ -105,8 +105,9 @@ def weights(path: Path) -> dict[str, Any]:
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """The losses, and all files of the checkpoint of step 30."""
-    return {path.name: path.read_bytes() for path in (out / "losses.json", *sorted((out / "step30").iterdir()))}
+    """The losses, and all files of the last checkpoint."""
+    last = max(out.glob("step*"), key=lambda path: int(path.name.removeprefix("step")))
+    return {path.name: path.read_bytes() for path in (out / "losses.json", *sorted(last.iterdir()))}
 
 
 def element_type(tensor: Any) -> DType:
