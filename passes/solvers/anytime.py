@@ -90,7 +90,7 @@ class Anytime(Generic[P]):
         self.bound, self.reason = bound
         self.infeasible = self.interrupted = False
 
-    def search(self, work: Callable[[], None], without: Callable[[], None] = lambda: None) -> None:
+    def search(self, work: Callable[[], None], without: Callable[[], object] = lambda: None) -> None:
         """Runs the whole search. An interrupt from the keyboard ends it. With no plan yet, ``without`` may keep one that can be
         made of what is known; if it keeps none, the interrupt is passed on."""
         try:

@@ -92,12 +92,10 @@ def beside(runs: Sequence[StageRun], held: Held = ()) -> list[Sides]:
     return [(*sides, *both, number) for sides, both, number in zip(alike(runs), apart, numbers, strict=True)]
 
 
-def least(
-    tables: Tables, meshes: Submeshes, units: int, held: Held = (), *, gaps: bool = True, limit: float = math.inf
-) -> Sequenced:
+def least(programme: Programme, *, gaps: bool = True, limit: float = math.inf) -> Sequenced:
     """Least largest seconds; ``gaps``: whether devices may be left idle after the first stage where those of a host, or hosts,
     are taken in turn; ``limit``: nothing is found above."""
-    return _Programme(tables, meshes, units, held).best("slowest", limit, gaps)
+    return programme.best("slowest", limit, gaps)
 
 
 def slowest(tables: Tables, runs: Sequence[StageRun], held: Held = ()) -> float:
@@ -106,21 +104,20 @@ def slowest(tables: Tables, runs: Sequence[StageRun], held: Held = ()) -> float:
     return max(float(tables(run.block, *own).seconds[run.first, run.behind]) for run, own in told)
 
 
-def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, held: Held = (), *, gaps: bool = True) -> Sequenced:
-    """Least sum of seconds of stages that each take at most ``limit``."""
-    return _Programme(tables, meshes, units, held).best("sum", limit, gaps)
+def shortest(programme: Programme, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
+    """Least sum of seconds of stages that each take at most ``limit``; ``stages``: of exactly so many."""
+    return programme.best("sum", limit, gaps, stages)
 
 
-def in_turn(tables: Tables, meshes: Submeshes, units: int, groups: int, held: Held = (), *, gaps: bool = True) -> Sequenced:
+def in_turn(programme: Programme, groups: int, *, gaps: bool = True) -> Sequenced:
     """Least period of a stream with ``groups`` microbatches in flight, max(slowest stage, sum of stages / groups). ``value`` is
     a bound of that, within ``STEP`` of the plan.
 
     With S(x) the least sum of stages that each take at most x, a plan is better than x only if S(x) <= groups x."""
-    programme = _Programme(tables, meshes, units, held)
     best = programme.best("sum", math.inf, gaps)
     if not best.runs:
         return best
-    low, high = best.value / groups, slowest(tables, best.runs, held)
+    low, high = best.value / groups, programme.slowest(best.runs)
     if high <= low:
         return replace(best, value=low)
     low = max(low, programme.best("slowest", high, gaps).value)
@@ -136,11 +133,8 @@ def in_turn(tables: Tables, meshes: Submeshes, units: int, groups: int, held: He
 
 
 def flush(
-    tables: Tables,
-    meshes: Submeshes,
-    units: int,
+    programme: Programme,
     microbatches: int,
-    held: Held = (),
     until: float = math.inf,
     step: float = STEP,
     known: Sequenced | None = None,
@@ -152,19 +146,18 @@ def flush(
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
     them; the interval with the least bound is halved, until it is narrow or near the best plan."""
-    limit = slowest(tables, known.fastest, held) if known is not None and known.fastest else math.inf
-    programme = _Programme(tables, meshes, units, held)
+    limit = programme.slowest(known.fastest) if known is not None and known.fastest else math.inf
     fastest = programme.best("slowest", limit)
     if not fastest.runs:
         return fastest
-    if held:
-        return replace(fastest, value=fastest.value * (microbatches + len(held) - 1), fastest=fastest.runs)
+    if programme.held:
+        return replace(fastest, value=fastest.value * (microbatches + len(programme.held) - 1), fastest=fastest.runs)
 
     def fewest(limit: float) -> tuple[StageRun, ...]:
         return programme.best("count", limit).runs
 
     def worth(runs: Sequence[StageRun]) -> float:
-        return (microbatches + len(runs) - 1) * slowest(tables, runs)
+        return (microbatches + len(runs) - 1) * programme.slowest(runs)
 
     near = fastest.value * (1 + step)
     low = fewest(near)
@@ -190,13 +183,10 @@ def flush(
     return Sequenced(bound, best, fastest.runs)
 
 
-def quicker(
-    tables: Tables, meshes: Submeshes, units: int, microbatches: int, than: float, known: float, few: int = 1
-) -> Sequenced:
+def quicker(programme: Programme, microbatches: int, than: float, known: float, few: int = 1) -> Sequenced:
     """A plan whose step, as of ``flush``, takes at most ``than`` seconds; its ``value``: the most that each of its stages may
     take for that. ``few``: stages that such plans have at least. Where there is none, no runs, and ``value``: a lower bound on
     all steps from ``than`` to ``known``."""
-    programme = _Programme(tables, meshes, units)
 
     def found(step: float, stages: int = 1) -> Sequenced:
         """Of so many stages each may take so much. Where the fewest that do are more, plans of fewer than these are ruled out,
@@ -220,53 +210,95 @@ def quicker(
     return Sequenced(low, ())
 
 
-class _Programme:
-    """The dynamic programmes over one set of tables and blocks."""
+class Ways:
+    """What the programmes over one set of blocks share: who may follow whom, and a stack of the tables of the last of them, in
+    which those of the next that are the same stay."""
 
-    def __init__(self, tables: Tables, meshes: Submeshes, units: int, held: Held = ()) -> None:
+    def __init__(self, meshes: Submeshes, units: int) -> None:
         from passes.partition.chain.kernels import Moves, neighbours
 
-        self.meshes, self.units, self.stages = meshes, units, len(held)
+        self.meshes, self.units = meshes, units
         states, moves, idle = len(meshes.taking.states), meshes.moves, meshes.idle
         numbers: dict[Shape, int] = {}
-        count = 1 + max((block.number for block in meshes.blocks), default=0)
-        shape, known = np.zeros(count, np.int32), dict[int, tuple[int, Table]]()
-        comes, goes = np.zeros(count, bool), np.zeros(count, bool)
-        told = np.full((max(len(held), 1), count, 16), -1, np.int32)
+        self.count = 1 + max((block.number for block in meshes.blocks), default=0)
+        shape = np.zeros(self.count, np.int32)
+        comes, goes = np.zeros(self.count, bool), np.zeros(self.count, bool)
         for block in meshes.blocks:
             shape[block.number] = numbers.setdefault(block.shape, len(numbers))
             comes[block.number], goes[block.number] = block.comes, block.goes
-        self.shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
+        shapes = len(numbers)  # the start, with no units done, has a shape of its own, the last
         pointers = [np.searchsorted(rows[:, 0], np.arange(states + 1)).astype(np.int32) for rows in (moves, idle)]
         apart = meshes.taking.apart
-        ahead, behind = neighbours(moves, idle, shape, states, self.shapes, len(apart))
-        shapes: NDArray[np.bool_] = np.logical_or.reduce(ahead.reshape(states, self.shapes + 1, len(apart)), axis=2)
-        before, after = _alike_beside(moves, shape, shapes, behind, count)
+        ahead, behind = neighbours(moves, idle, shape, states, shapes, len(apart))
+        ending: NDArray[np.bool_] = np.logical_or.reduce(ahead.reshape(states, shapes + 1, len(apart)), axis=2)
+        before, after = _alike_beside(moves, shape, ending, behind, self.count)
+        self.sides = list[tuple[Block, int, tuple[bool, bool, bool, bool]]]()
+        """Of each block what may be beside it, with its place in ``Moves.tables``."""
         for block in meshes.blocks:
             options = before[block.number], after[block.number], block.comes, block.goes
             one, other, comes_, goes_ = ((False, True)[: 1 + option] for option in options)
             for sides in itertools.product(one, other, comes_, goes_):
-                for stage, microbatches in enumerate(held or (0,)):
-                    table = tables(block, *sides, microbatches)
-                    place = int(np.dot(sides, (8, 4, 2, 1)))
-                    told[stage, block.number, place] = known.setdefault(id(table), (len(known), table))[0]
+                self.sides.append((block, int(np.dot(sides, (8, 4, 2, 1))), sides))
         row = np.where(ahead, np.cumsum(ahead).reshape(ahead.shape) - 1, -1).astype(np.int32)
         self.rows = int(ahead.sum())
         target, taken, entered, left, further = (rows.copy() for rows in (*moves.T[1:], idle[:, 1]))
-        blocks = shape, comes, goes, told
+        none = np.zeros((0, self.count, 16), np.int32)
+        blocks = shape, comes, goes, none
         self.moves = Moves(pointers[0], target, taken, entered, left, pointers[1], further, *blocks, row, behind, apart)
-        empty = np.zeros((0, units, units + 1))
-        self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
-        self.least = np.stack([table.least for _, table in known.values()]) if known else empty
+        self.stack: dict[int, tuple[int, Table]] = {}
+        """By identity of a table its number in ``seconds`` and ``least``."""
+        self.seconds, self.least = (np.zeros((0, units, units + 1)) for _ in range(2))
 
-    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, gaps: bool = True) -> Sequenced:
-        """``limit``: seconds of a stage at most."""
+    def tabled(self, tables: Tables, held: Held) -> NDArray[np.int32]:
+        """``Moves.tables``, of tables that are now in the stack."""
+        told, needed = np.full((max(len(held), 1), self.count, 16), -1, np.int32), dict[int, Table]()
+        asked = list[tuple[int, int, int, int]]()
+        for block, place, sides in self.sides:
+            for stage, microbatches in enumerate(held or (0,)):
+                table = tables(block, *sides, microbatches)
+                needed[id(table)] = table
+                asked.append((stage, block.number, place, id(table)))
+        kept = {key: entry for key, entry in self.stack.items() if key in needed}
+        if len(needed) > len(self.seconds):
+            self.seconds, self.least = (_longer(stack, 2 * len(needed)) for stack in (self.seconds, self.least))
+        free = iter(sorted(set(range(len(self.seconds))).difference(number for number, _ in kept.values())))
+        for key, table in needed.items():
+            if key not in kept:
+                number = next(free)
+                self.seconds[number], self.least[number] = table.seconds, table.least
+                kept[key] = number, table
+        self.stack = kept
+        for stage, block_, place, key in asked:
+            told[stage, block_, place] = kept[key][0]
+        return told
+
+
+class Programme:
+    """The dynamic programmes over one set of tables and blocks, until ``ways`` are asked with other tables."""
+
+    def __init__(self, tables: Tables, ways: Ways, held: Held = ()) -> None:
+        self.tables, self.ways, self.held = tables, ways, held
+        self.meshes, self.units = ways.meshes, ways.units
+        self.moves = ways.moves._replace(tables=ways.tabled(tables, held))
+        self.stack = ways.stack
+
+    def slowest(self, runs: Sequence[StageRun]) -> float:
+        """Seconds of the slowest stage of a plan."""
+        return slowest(self.tables, runs, self.held)
+
+    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, gaps: bool = True, stages: int = 0) -> Sequenced:
+        """``limit``: seconds of a stage at most; ``stages``: exactly so many, where those that are ``held`` do not tell."""
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
-        number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], self.stages
-        size = (stages + 1, self.rows, 6 if self.moves.goes.any() else 2, self.units + 1)
-        value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
-        looked, begun = programme(number, limit, gaps, self.moves, self.seconds, self.least, value, way)
+        if self.ways.stack is not self.stack:
+            raise AssertionError("other tables have taken the place of these")
+        number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], len(self.held) or stages
+        moves = self.moves
+        if stages > len(moves.tables):
+            moves = moves._replace(tables=np.repeat(moves.tables, stages, axis=0))
+        size = (stages + 1, self.ways.rows, 6 if moves.goes.any() else 2, self.units + 1)
+        value, way = np.full(size, math.inf), np.empty((*size, 3), np.int32)
+        looked, begun = programme(number, limit, gaps, moves, self.ways.seconds, self.ways.least, value, way)
         did("stage", looked)
         did("run", begun * self.units)
         ends = value[stages, :, :4:2, self.units]  # nothing is sent on
@@ -288,6 +320,11 @@ class _Programme:
         apart[1:] = self.moves.apart[left[:-1], entered[1:]]
         each = zip(reversed(runs), blocks, apart.tolist(), strict=True)
         return Sequenced(total, tuple(StageRun(*run, *rest) for run, *rest in each))
+
+
+def _longer(stack: Floats, count: int) -> Floats:
+    """A stack with room for so many tables."""
+    return np.concatenate([stack, np.empty((count - len(stack), *stack.shape[1:]))])
 
 
 def _alike_beside(

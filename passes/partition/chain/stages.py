@@ -41,10 +41,12 @@ from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.least import table_of
 from passes.partition.chain.pipeline import (
     STEP,
+    Programme,
     Sequenced,
     StageRun,
     Table,
     Tables,
+    Ways,
     beside,
     flush,
     in_turn,
@@ -113,10 +115,13 @@ class StageSearch(Anytime[SolvedStages]):
         super().__init__(limits, bounding.progress)
         self.groups = groups
         self.bounding, self.meshes = bounding, bounding.meshes
+        self.ways = Ways(bounding.meshes, bounding.units.count)
         self.flushes = bounding.microbatches if bounding.training else 0
         self.step, self.rounds = COARSE, 0
         self.found: Sequenced | None = None
         self.solver = StageSolver(bounding, bounding.topology, bounding.net, self.worth if groups else None)
+        self.seen = dict[object, dict[tuple[int, int], float]]()
+        """What runs of solved plans cost, by blocks that are alike and by what is beside them."""
         self.lacked = False  # whether a stage of a plan was too large
 
     def run(self, stages: int) -> StagesPlan | None:
@@ -148,7 +153,7 @@ class StageSearch(Anytime[SolvedStages]):
 
     def _every(self, stages: int) -> None:
         """All phases, as far as there is time for them."""
-        start, seconds, bounding, gap = self.started, self.limits.seconds, self.bounding, self.limits.gap
+        start, seconds, gap = self.started, self.limits.seconds, self.limits.gap
         sizes = sorted({block.size for block in self.meshes.blocks})
         if self.limits.beaten < math.inf and self.flushes and not stages:
             if self.refutes(start + SHARES[0][0] * seconds):
@@ -162,20 +167,21 @@ class StageSearch(Anytime[SolvedStages]):
         for size in (sizes[0], *reversed(sizes[1:])):
             if self.best is None:
                 self.plain(stages, start + FIRST * seconds, size)
+        tries = MOST_TRIES
         for turn, (bounds, plans) in enumerate(SHARES):
             best = self.best
             if turn and best is not None and self.flushes and not self.near(FAR, math.inf):
                 break
             if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
                 # Nothing fits, if it is so without the limit that what was found before sets.
-                if best is None and not self.sequence(bounding.table, stages, math.inf).runs:
+                if best is None and not self.sequence(self.programme(stages), math.inf).runs:
                     self.bound = math.inf
                 break
             until = start + plans * seconds
             if not turn:
-                self.solve(stages, (now() + until) / 2, tries=1)
+                tries -= self.solve(stages, (now() + until) / 2, tries=1)
             if self.best is None or not self.near(gap, until):
-                self.solve(stages, until)
+                tries -= self.solve(stages, until, tries=tries)
             if self.best is None or self.near(gap, start + seconds):
                 break
         if self.flushes and not stages and self.lacked and not self.near(gap, start + seconds):
@@ -188,7 +194,7 @@ class StageSearch(Anytime[SolvedStages]):
         for stages in range(1, 1 + min(self.meshes.devices, bounding.units.count)):
             found: Sequenced | None = None
             while True:
-                found = self.sequence(bounding.table, stages, ends, known=found)
+                found = self.sequence(self.programme(stages), ends, known=found)
                 if not found.runs or found.value >= self.beaten:
                     break
                 if not bounding.refine(found, ends - now(), bounding.least.held(stages), exact=False):
@@ -215,7 +221,7 @@ class StageSearch(Anytime[SolvedStages]):
 
         if not bounding.units.count:
             return ""
-        found = least(part, self.meshes, bounding.units.count, every)
+        found = least(Programme(part, self.ways, every))
         if not found.runs:
             return ""
         for number, (run, (before, *_, held)) in enumerate(zip(found.runs, beside(found.runs, every), strict=True)):
@@ -237,7 +243,7 @@ class StageSearch(Anytime[SolvedStages]):
             self.rounds += 1
             gap = self.sufficient(self.limits.gap)
             than = beaten / (1 + (gap if gap > ENOUGH_PROVEN else 0.0))
-            found = quicker(bounding.table, self.meshes, bounding.units.count, self.flushes, than, beaten, few)
+            found = quicker(Programme(bounding.table, self.ways), self.flushes, than, beaten, few)
             if not found.runs:
                 self.tell(found.value, "")
                 return True
@@ -283,7 +289,7 @@ class StageSearch(Anytime[SolvedStages]):
         """Betters the bound until all that decides is as it is; False where nothing fits."""
         while True:
             self.rounds += 1
-            self.found = self.sequence(self.bounding.table, stages, until, known=self.found)
+            self.found = self.sequence(self.programme(stages), until, known=self.found)
             if not self.found.runs:
                 return False
             self.tell(self.found.value, "")
@@ -296,25 +302,17 @@ class StageSearch(Anytime[SolvedStages]):
                     return True
                 self.step = max(STEP, self.step / 8)
 
-    def sequence(
-        self,
-        tables: Tables,
-        stages: int,
-        until: float,
-        *,
-        gaps: bool = True,
-        known: Sequenced | None = None,
-        among: Submeshes | None = None,
-    ) -> Sequenced:
-        """The best sequence under these seconds; ``known``: under seconds that were nowhere above these; ``among``: the blocks,
-        all unless given."""
-        meshes, units, held = among or self.meshes, self.bounding.units.count, self.bounding.least.held(stages)
+    def programme(self, stages: int) -> Programme:
+        """Over the bounds."""
+        return Programme(self.bounding.table, self.ways, self.bounding.least.held(stages))
+
+    def sequence(self, programme: Programme, until: float, *, gaps: bool = True, known: Sequenced | None = None) -> Sequenced:
+        """The best sequence of a programme; ``known``: under seconds that were nowhere above its."""
         if self.flushes:
-            return flush(tables, meshes, units, self.flushes, held, until, self.step, known)
+            return flush(programme, self.flushes, until, self.step, known)
         if self.groups:
-            return in_turn(tables, meshes, units, self.groups, held, gaps=gaps)
-        limit = slowest(tables, known.runs, held) if known is not None else math.inf
-        return least(tables, meshes, units, held, gaps=gaps, limit=limit)
+            return in_turn(programme, self.groups, gaps=gaps)
+        return least(programme, gaps=gaps, limit=programme.slowest(known.runs) if known is not None else math.inf)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
@@ -327,13 +325,13 @@ class StageSearch(Anytime[SolvedStages]):
         axes = min(len(block.mesh.axes) for block in blocks)
         self.solve(stages, ends, [block for block in blocks if len(block.mesh.axes) == axes], tries=1)
 
-    def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> None:
+    def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> int:
         """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
-        is built whatever time is left, others on forms for which there is time."""
+        is built whatever time is left, others on forms for which there is time. Returns how many were solved."""
         bounding, count = self.bounding, self.bounding.units.count
-        meshes = self.meshes.among(blocks) if blocks else self.meshes
+        ways = Ways(self.meshes.among(blocks), count) if blocks else self.ways
         built = False  # whether plans are on forms only whose problems are built
-        seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
+        seen = self.seen
         nowhere = Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
         held = bounding.least.held(stages)
@@ -362,17 +360,19 @@ class StageSearch(Anytime[SolvedStages]):
 
         # First without idle devices between stages: bounds take links from the best of them, plans from the last.
         gaps = self.flushes > 0
+        last: Sequenced | None = None
         number = 0
         while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
             if self.best is not None and self.near(self.limits.gap, ends):
                 break
-            gaps = gaps or number == MOST_TRIES // 2
+            if not gaps and number == MOST_TRIES // 2:
+                gaps, last = True, None
             most = self.beaten * (1 - (LITTLE if self.flushes else 0.0))
-            found = self.refined(table, meshes, stages, ends, gaps, most)
+            found = last = self.refined(table, ways, stages, ends, gaps, most, last)
             if not found.runs or found.value >= most:
                 if gaps:
                     break
-                gaps, number = True, number + 1
+                gaps, last, number = True, None, number + 1
                 continue
             limit = slowest(table, found.runs, held) * (1 + TIGHT)
             if self.best is not None and not all(bounding.is_built(run.block.form) for run in found.runs):
@@ -398,7 +398,8 @@ class StageSearch(Anytime[SolvedStages]):
             if not learnt:
                 if gaps:
                     break
-                gaps = True
+                gaps, last = True, None
+        return number
 
     def valued(self, made: SolvedStages) -> tuple[SolvedStages, tuple[float, ...]]:
         """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
@@ -417,18 +418,21 @@ class StageSearch(Anytime[SolvedStages]):
                 spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
         return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
 
-    def refined(self, table: Tables, meshes: Submeshes, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
-        """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
-        worth less than ``most``; its value is the best's."""
-        count, held = self.bounding.units.count, self.bounding.least.held(stages)
-        found: Sequenced | None = None
+    def refined(
+        self, table: Tables, ways: Ways, stages: int, ends: float, gaps: bool, most: float, known: Sequenced | None
+    ) -> Sequenced:
+        """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than
+        ``most``; its value is the best's. ``known``: as of ``sequence``."""
+        held = self.bounding.least.held(stages)
+        found = known
         while True:
-            found = self.sequence(table, stages, ends, gaps=gaps, known=found, among=meshes)
+            programme = Programme(table, ways, held)
+            found = self.sequence(programme, ends, gaps=gaps, known=found)
             if not found.runs or found.value >= most:
                 return found
-            limit, same = slowest(table, found.runs, held) * (1 + TIGHT), (0,) * len(found.runs) if self.flushes else ()
-            short = shortest(table, meshes, count, limit, held or same, gaps=gaps)
-            short = replace(short if short.runs else found, value=found.value)
+            limit = programme.slowest(found.runs) * (1 + TIGHT)
+            short = shortest(programme, limit, len(found.runs) if self.flushes else 0, gaps=gaps)
+            short = replace(found, runs=short.runs or found.runs)
             if not self.bounding.refine(short, ends - now(), held, exact=False):
                 return short
 

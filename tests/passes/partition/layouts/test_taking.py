@@ -20,7 +20,7 @@ from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
-from passes.partition.chain.pipeline import Table, flush, least, quicker, shortest, slowest
+from passes.partition.chain.pipeline import Programme, Table, Ways, flush, least, quicker, shortest, slowest
 from passes.partition.chain.submeshes import Block, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
@@ -108,7 +108,15 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
         return Table.of(tables[block, before, behind, comes and block.comes, goes and block.goes] * max(in_flight, 1))
 
-    found = least(table, meshes, units, held)
+    def another(block: Block, *sides: object) -> Table:
+        return Table.of(next(iter(tables.values())) + block.number)
+
+    ways = Ways(meshes, units)
+    earlier = Programme(another, ways)
+    programme = Programme(table, ways, held)
+    with pytest.raises(AssertionError, match="taken the place"):
+        least(earlier)
+    found = least(programme)
     assert found.value == expected
     if found.runs:
         used = [device for run in found.runs for device in (*run.block.mesh.devices, *run.block.others)]
@@ -118,23 +126,26 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
             assert not (other.apart and on & after)  # hosts
         assert slowest(table, found.runs, held) == expected
         total = min(sum(line) for line in lines if max(line) <= expected)
-        assert shortest(table, meshes, units, expected, held).value == pytest.approx(total)
+        assert shortest(programme, expected).value == pytest.approx(total)
+        if not stages:
+            total = min(sum(line) for line in lines if max(line) <= expected and len(line) == len(found.runs))
+            assert shortest(programme, expected, len(found.runs)).value == pytest.approx(total)
         quickest = min((3 + len(line) - 1) * max(line) for line in lines)
-        step = flush(table, meshes, units, 3, held)
+        step = flush(programme, 3)
         worst = slowest(table, step.runs, held)
         assert step.value <= quickest <= (3 + len(step.runs) - 1) * worst
         assert (3 + len(step.runs) - 1) * worst <= step.value * (1 + 1e-3)
         if not stages:
             quickest = min((200 + len(line) - 1) * max(line) for line in lines)
-            some = quicker(table, meshes, units, 200, quickest * (1 + 1e-12), quickest)
+            some = quicker(programme, 200, quickest * (1 + 1e-12), quickest)
             assert slowest(table, some.runs) <= some.value
             assert (200 + len(some.runs) - 1) * slowest(table, some.runs) <= quickest * (1 + 1e-6)
-            assert quicker(table, meshes, units, 200, quickest * (1 + 1e-12), quickest, few=len(some.runs)).runs == some.runs
+            assert quicker(programme, 200, quickest * (1 + 1e-12), quickest, few=len(some.runs)).runs == some.runs
             for than, known in itertools.product((0.5 * quickest, 0.97 * quickest), (0.99 * quickest, 1.1 * quickest)):
-                none = quicker(table, meshes, units, 200, than, known)
+                none = quicker(programme, 200, than, known)
                 assert not none.runs
                 assert than <= none.value <= quickest
-            assert quicker(table, meshes, units, 200, 0.97 * quickest, 0.99 * quickest).value == 0.99 * quickest
+            assert quicker(programme, 200, 0.97 * quickest, 0.99 * quickest).value == 0.99 * quickest
 
 
 @pytest.mark.parametrize(
