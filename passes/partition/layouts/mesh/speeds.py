@@ -3,12 +3,15 @@
 A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
 overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
 are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
-the device that takes longest for its own takes least, or as evenly as they go. Of these the few best go to the search, in
-training those first that divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its
-rule that the sum of the shares divides) takes as long as the member that takes longest for its share; any other as long as it
-takes whole on the slowest device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no
-plan is below is ``least``: each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut
-there (``Cuts``).
+the device that takes longest for its own takes least, or as evenly as they go.
+
+Of these the few best go to the search, the best that divide the samples among them, in training these first. They are compared
+by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as
+long as the member that takes longest for its share; any other as long as it takes whole on the slowest device. What members
+exchange is not in it, and who divides the samples exchanges little: so equal shares rule out such shares only where they divide
+the samples too. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is
+``least``: each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut there
+(``Cuts``).
 """
 
 from __future__ import annotations
@@ -199,12 +202,16 @@ class Speeds:
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
-        apart = {along: self.training and not self.splits(along, uneven) for along in found}
-        seconds = self.estimates([*found], members, uneven)
-        ranked = sorted((apart[along], one, along) for along, one in zip(found, seconds, strict=True))
-        if self.training and ranked and not ranked[0][0]:
-            most = min(most, MOST_DEALT)
-        return ((), *(along for _, one, along in ranked[:most] if one < equally))
+        ranked = sorted(zip(self.estimates([*found], members, uneven), found, strict=True))
+        ruled_out = equally if self.splits(tuple(map(equal, sizes)), uneven) else math.inf
+        splits = {along: self.splits(along, uneven) for along in found}
+        kept = [along for one, along in ranked if one < (ruled_out if splits[along] else equally)]
+        split = [along for along in kept if splits[along]]
+        if self.training and split:
+            return ((), *sorted(kept, key=lambda along: not splits[along])[: min(most, MOST_DEALT)])
+        first = split[:1]
+        chosen = first + [along for along in kept if along not in first][: most - len(first)]
+        return ((), *sorted(chosen, key=kept.index))
 
     def splits(self, along: Along, uneven: bool) -> bool:
         """Whether the samples of a batch can be cut along all axes."""

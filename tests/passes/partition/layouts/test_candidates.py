@@ -92,6 +92,23 @@ def test_samples_are_dealt_evenly_too() -> None:
     assert ((2, 2, 2, 2, 1),) in speeds.candidates((5,))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_samples_are_dealt_where_equal_shares_cannot_divide_them(training: bool) -> None:
+    """16 samples on six devices: equal parts of the width look as quick, but exchange in every layer. 12 samples they divide."""
+    topology = hosts((1.2e9, 2), (1e9, 4))
+    speeds = Speeds(step(16, 96), topology, training=training)
+    dealt_out = [along for along in speeds.candidates((6,))[1:] if 16 % sum(along[0]) == 0]
+    assert dealt_out
+    members = speeds.members(topology.devices)
+    equally = speeds.estimate(((1,) * 6,), members, uneven=False)
+    assert all(speeds.estimate(along, members, uneven=False) >= equally for along in dealt_out)
+    evenly = Speeds(step(12, 96), topology, training=training)
+    assert all(
+        evenly.estimate(along, members, uneven=False) < evenly.estimate(((1,) * 6,), members, uneven=False)
+        for along in evenly.candidates((6,))[1:]
+    )
+
+
 def test_whole_parts() -> None:
     """Hosts that differ in names alone count by how many there are; a host of its own is there or not."""
     topology = hosts((1e9, 2), (2e9, 1), (1e9, 2))
