@@ -46,7 +46,7 @@ class Search:
 @dataclass(slots=True)
 class _Outcome:
     """What a search ended with: a module with a ``plan``, or none, and no plan of it is below ``bound``. ``error``: why there
-    is no plan; None where that of another search is as good."""
+    is no plan; None where that of another search is as good. ``asked``: plans were looked for that take fewer seconds."""
 
     search: Search
     bound: float = 0.0
@@ -56,6 +56,7 @@ class _Outcome:
     warnings: DiagnosticSink = field(default_factory=DiagnosticSink)
     statistics: Statistics = field(default_factory=dict)
     seconds: float = 0.0
+    asked: float = math.inf
 
     @property
     def value(self) -> float:
@@ -67,8 +68,8 @@ class _Outcome:
 
     @property
     def text(self) -> str:
-        """The value of the plan, else what is proven, in words."""
-        if self.plan is not None:
+        """The value of the plan, if it is one that was looked for, else what is proven, in words."""
+        if self.plan is not None and self.value < self.asked:
             return seconds_text(self.value)
         if self.bound == math.inf:
             return "none fits"
@@ -111,7 +112,7 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
 
 def _searched(search: Search, seconds: float | None, context: PassContext) -> _Outcome:
     """What one search ends with. ``seconds``: as of ``Search.run``, and by the clock."""
-    outcome = _Outcome(search)
+    outcome = _Outcome(search, asked=context.incumbent.value if context.incumbent is not None else math.inf)
     began = time.perf_counter()
     inside = replace(context, sink=outcome.warnings, statistics=outcome.statistics)
     try:
