@@ -61,43 +61,48 @@ class Cuts:
     members: Sequence[Member]
     uneven: bool
     known: dict[frozenset[int], list[dict[str, float]]] = field(default_factory=dict)
+    pieces: dict[tuple[int, tuple[int, ...]], tuple[float, ...]] = field(default_factory=dict)
 
     def parts(self, sizes: frozenset[int]) -> list[dict[str, float]]:
         """Of every way to cut an op whose factors have these sizes, by type the largest part that a member has; ways that leave
         no type less than another does are left out."""
         if sizes not in self.known:
-            found = dict.fromkeys(
-                tuple(self.largest(groups).items()) for groups in self.groupings(sizes) if self.possible(groups)
-            )
+            each = ([self.piece(*cut) for cut in groups] for groups in self.groupings(sizes))
+            found = dict.fromkeys(tuple(self.largest(pieces).items()) for pieces in each if all(pieces))
             ways = [dict(parts) for parts in found]
             self.known[sizes] = [way for way in ways if not any(_less(other, way) for other in ways)]
         return self.known[sizes]
 
-    def groupings(self, sizes: frozenset[int]) -> Iterator[list[tuple[int, list[int]]]]:
+    def groupings(self, sizes: frozenset[int]) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
         """The factors that axes cut, each as its size and its axes, one inside the other. Axes that cut factors of one size cut
         the same or different ones."""
         count = len(self.along)
         factors = [(0, 0), *itertools.product(sorted(sizes), range(count))]
         for cut in itertools.product(factors, repeat=count):
-            groups: dict[tuple[int, int], list[int]] = {}
+            groups: dict[tuple[int, int], tuple[int, ...]] = {}
             for axis, factor in enumerate(cut):
                 if factor[0]:
-                    groups.setdefault(factor, []).append(axis)
+                    groups[factor] = (*groups.get(factor, ()), axis)
             yield [(size, axes) for (size, _), axes in groups.items()]
 
-    def possible(self, groups: list[tuple[int, list[int]]]) -> bool:
-        """Whether no part is empty, and all are in proportion to the shares where they must be."""
-        cuts = [(size, [self.along[axis] for axis in axes]) for size, axes in groups]
-        return all(none_empty(*cut) and (self.uneven or proportional(*cut)) for cut in cuts)
+    def piece(self, size: int, axes: tuple[int, ...]) -> tuple[float, ...]:
+        """Of each member its part of a factor that these axes cut; empty where a part would be, or where parts are not in
+        proportion to the shares and must be."""
+        if (size, axes) not in self.pieces:
+            cut = [self.along[axis] for axis in axes]
+            possible = none_empty(size, cut) and (self.uneven or proportional(size, cut))
+            members = self.members if possible else ()
+            self.pieces[size, axes] = tuple(
+                nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for member in members
+            )
+        return self.pieces[size, axes]
 
-    def largest(self, groups: list[tuple[int, list[int]]]) -> dict[str, float]:
-        """By type, the largest part of the op that a member has."""
+    def largest(self, pieces: Sequence[tuple[float, ...]]) -> dict[str, float]:
+        """By type, the largest part of the op that a member has, of whose factors members have these pieces."""
         found: dict[str, float] = {}
-        for member in self.members:
-            parts = [
-                nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for size, axes in groups
-            ]
-            found[member.type.name] = max(math.prod(parts), found.get(member.type.name, 0.0))
+        for number, member in enumerate(self.members):
+            part = math.prod(piece[number] for piece in pieces)
+            found[member.type.name] = max(part, found.get(member.type.name, 0.0))
         return found
 
 
