@@ -10,6 +10,7 @@ import math
 
 from dnnc.report.tables import Table, columns
 from ir.core.module import Plan, PlanStage
+from ir.core.objectives import THROUGHPUT
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
 from ir.text.witness import BOUND_FOR, CHOSEN, OF_THESE, ON_MESHES_FOR
@@ -142,6 +143,10 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
         return ""
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
+        type_of = {device.name: device.type for device in topology.devices}
+        unlike = {type_of[name] for name in idle}.isdisjoint(type_of[name] for stage in plan.stages for name in stage.devices)
+        if unlike and plan.status != "optimal" and plan.objective == THROUGHPUT.name:
+            reason += "; a larger batch may be split over unlike devices"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 

@@ -83,6 +83,19 @@ def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status
     assert idle_text(replace(PLAN, status=status), machines(devices), reason) == text
 
 
+def test_devices_of_another_type_may_take_a_part_of_a_larger_batch() -> None:
+    """Replicas are of one type, and a small batch cannot be dealt out by speed."""
+    cores = machines(2)
+    slow = DeviceType("@slow", "cpu", (("f32", 1e8),), 1e8, None)
+    unlike = replace(cores, types=(*cores.types, slow), devices=(*cores.devices, Device("old", "@slow", "h")))
+    hint = "; a larger batch may be split over unlike devices"
+    assert (
+        idle_text(replace(PLAN, status="within-gap"), unlike) == f"  not used: old (no faster plan with them was found{hint})"
+    )
+    assert hint not in idle_text(replace(PLAN, status="optimal"), unlike)
+    assert hint not in idle_text(replace(PLAN, status="within-gap", objective="training"), unlike)
+
+
 def test_headline_when_nothing_fits_one_device() -> None:
     plan = Plan("@plan", "throughput", "sum", 0.5, 0.5, 0.5, "optimal", float("inf"), STAGES)
     assert "fits no single device" in plan_headline(plan)
