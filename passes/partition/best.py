@@ -46,7 +46,8 @@ class Search:
 @dataclass(slots=True)
 class _Outcome:
     """What a search ended with: a module with a ``plan``, or none, and no plan of it is below ``bound``. ``error``: why there
-    is no plan; None where that of another search is as good. ``asked``: plans were looked for that take fewer seconds."""
+    is no plan; None where that of another search is as good. ``asked``: the value of the incumbent; only plans below it were
+    looked for."""
 
     search: Search
     bound: float = 0.0
@@ -63,14 +64,19 @@ class _Outcome:
         return self.plan.value if self.plan is not None else math.inf
 
     @property
+    def found(self) -> float:
+        """The value of a plan that was looked for; inf where there is none."""
+        return self.value if self.value < self.asked else math.inf
+
+    @property
     def interrupted(self) -> bool:
         return any(bool(counted.get("interrupted")) for counted in self.statistics.values())
 
     @property
     def text(self) -> str:
         """The value of the plan, if it is one that was looked for, else what is proven, in words."""
-        if self.plan is not None and self.value < self.asked:
-            return seconds_text(self.value)
+        if self.found < math.inf:
+            return seconds_text(self.found)
         if self.bound == math.inf:
             return "none fits"
         return f"none below {seconds_text(self.bound)}" if self.bound else "not searched to the end"
@@ -176,7 +182,7 @@ def _certified(plan: Plan, best: _Outcome, outcomes: Sequence[_Outcome]) -> Plan
     if not others:
         return plan
     told = [
-        min((one for one in outcomes if one.search.kind == kind), key=lambda one: (one.value, one.bound)) for kind in others
+        min((one for one in outcomes if one.search.kind == kind), key=lambda one: (one.found, one.bound)) for kind in others
     ]
     text = "; ".join([best.search.kind, *(f"{one.search.kind}: {one.text}" for one in told)])
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "kinds": text}.items())))

@@ -210,9 +210,9 @@ def quicker(programme: Programme, microbatches: int, than: float, known: float, 
     return Sequenced(low, ())
 
 
-class Ways:
-    """What the programmes over one set of blocks share: who may follow whom, and a stack of the tables of the last of them, in
-    which those of the next that are the same stay."""
+class Transitions:
+    """What the programmes over one set of blocks share: which blocks may follow which, and a stack of tables. Those that the
+    next programme shares with the last are not copied again."""
 
     def __init__(self, meshes: Submeshes, units: int) -> None:
         from passes.partition.chain.kernels import Moves, neighbours
@@ -258,7 +258,7 @@ class Ways:
                 table = tables(block, *sides, microbatches)
                 needed[id(table)] = table
                 asked.append((stage, block.number, place, id(table)))
-        kept = {key: entry for key, entry in self.stack.items() if key in needed}
+        self.stack = kept = {key: entry for key, entry in self.stack.items() if key in needed}
         if len(needed) > len(self.seconds):
             self.seconds, self.least = (_longer(stack, 2 * len(needed)) for stack in (self.seconds, self.least))
         free = iter(sorted(set(range(len(self.seconds))).difference(number for number, _ in kept.values())))
@@ -267,20 +267,19 @@ class Ways:
                 number = next(free)
                 self.seconds[number], self.least[number] = table.seconds, table.least
                 kept[key] = number, table
-        self.stack = kept
         for stage, block_, place, key in asked:
             told[stage, block_, place] = kept[key][0]
         return told
 
 
 class Programme:
-    """The dynamic programmes over one set of tables and blocks, until ``ways`` are asked with other tables."""
+    """The dynamic programmes over one set of tables and blocks; valid until the next is made of the same transitions."""
 
-    def __init__(self, tables: Tables, ways: Ways, held: Held = ()) -> None:
-        self.tables, self.ways, self.held = tables, ways, held
-        self.meshes, self.units = ways.meshes, ways.units
-        self.moves = ways.moves._replace(tables=ways.tabled(tables, held))
-        self.stack = ways.stack
+    def __init__(self, tables: Tables, transitions: Transitions, held: Held = ()) -> None:
+        self.tables, self.transitions, self.held = tables, transitions, held
+        self.meshes, self.units = transitions.meshes, transitions.units
+        self.moves = transitions.moves._replace(tables=transitions.tabled(tables, held))
+        self.stack = transitions.stack
 
     def slowest(self, runs: Sequence[StageRun]) -> float:
         """Seconds of the slowest stage of a plan."""
@@ -290,15 +289,15 @@ class Programme:
         """``limit``: seconds of a stage at most; ``stages``: exactly so many, where those that are ``held`` do not tell."""
         from passes.partition.chain.kernels import COUNT, SLOWEST, SUM, programme
 
-        if self.ways.stack is not self.stack:
-            raise AssertionError("other tables have taken the place of these")
+        if self.transitions.stack is not self.stack:
+            raise AssertionError("a later programme has the tables of these transitions: make this one anew")
         number, stages = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal], len(self.held) or stages
         moves = self.moves
         if stages > len(moves.tables):
             moves = moves._replace(tables=np.repeat(moves.tables, stages, axis=0))
-        size = (stages + 1, self.ways.rows, 6 if moves.goes.any() else 2, self.units + 1)
+        size = (stages + 1, self.transitions.rows, 6 if moves.goes.any() else 2, self.units + 1)
         value, way = np.full(size, math.inf), np.empty((*size, 3), np.int32)
-        looked, begun = programme(number, limit, gaps, moves, self.ways.seconds, self.ways.least, value, way)
+        looked, begun = programme(number, limit, gaps, moves, self.transitions.seconds, self.transitions.least, value, way)
         did("stage", looked)
         did("run", begun * self.units)
         ends = value[stages, :, :4:2, self.units]  # nothing is sent on

@@ -46,7 +46,7 @@ from passes.partition.chain.pipeline import (
     StageRun,
     Table,
     Tables,
-    Ways,
+    Transitions,
     beside,
     flush,
     in_turn,
@@ -84,7 +84,7 @@ LITTLE = 5e-3
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 12
-"""Plans that are solved."""
+"""Plans that are solved once bounds are as good as there is time for."""
 MOST_LARGE = 40
 """Plans of which a stage is too large."""
 
@@ -115,13 +115,14 @@ class StageSearch(Anytime[SolvedStages]):
         super().__init__(limits, bounding.progress)
         self.groups = groups
         self.bounding, self.meshes = bounding, bounding.meshes
-        self.ways = Ways(bounding.meshes, bounding.units.count)
+        self.transitions = Transitions(bounding.meshes, bounding.units.count)
         self.flushes = bounding.microbatches if bounding.training else 0
         self.step, self.rounds = COARSE, 0
         self.found: Sequenced | None = None
         self.solver = StageSolver(bounding, bounding.topology, bounding.net, self.worth if groups else None)
         self.seen = dict[object, dict[tuple[int, int], float]]()
-        """What runs of solved plans cost, by blocks that are alike and by what is beside them."""
+        """What runs of solved plans cost, by blocks that are alike and by what is beside them: as in the dearest plan that was
+        solved, with whatever stages around them. It decides which plan is solved next, and bounds nothing."""
         self.lacked = False  # whether a stage of a plan was too large
 
     def run(self, stages: int) -> StagesPlan | None:
@@ -221,7 +222,7 @@ class StageSearch(Anytime[SolvedStages]):
 
         if not bounding.units.count:
             return ""
-        found = least(Programme(part, self.ways, every))
+        found = least(Programme(part, self.transitions, every))
         if not found.runs:
             return ""
         for number, (run, (before, *_, held)) in enumerate(zip(found.runs, beside(found.runs, every), strict=True)):
@@ -243,7 +244,7 @@ class StageSearch(Anytime[SolvedStages]):
             self.rounds += 1
             gap = self.sufficient(self.limits.gap)
             than = beaten / (1 + (gap if gap > ENOUGH_PROVEN else 0.0))
-            found = quicker(Programme(bounding.table, self.ways), self.flushes, than, beaten, few)
+            found = quicker(Programme(bounding.table, self.transitions), self.flushes, than, beaten, few)
             if not found.runs:
                 self.tell(found.value, "")
                 return True
@@ -304,7 +305,7 @@ class StageSearch(Anytime[SolvedStages]):
 
     def programme(self, stages: int) -> Programme:
         """Over the bounds."""
-        return Programme(self.bounding.table, self.ways, self.bounding.least.held(stages))
+        return Programme(self.bounding.table, self.transitions, self.bounding.least.held(stages))
 
     def sequence(self, programme: Programme, until: float, *, gaps: bool = True, known: Sequenced | None = None) -> Sequenced:
         """The best sequence of a programme; ``known``: under seconds that were nowhere above its."""
@@ -312,7 +313,7 @@ class StageSearch(Anytime[SolvedStages]):
             return flush(programme, self.flushes, until, self.step, known)
         if self.groups:
             return in_turn(programme, self.groups, gaps=gaps)
-        return least(programme, gaps=gaps, limit=programme.slowest(known.runs) if known is not None else math.inf)
+        return least(programme, gaps=gaps, limit=programme.slowest(known.runs) if known and known.runs else math.inf)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
@@ -327,11 +328,10 @@ class StageSearch(Anytime[SolvedStages]):
 
     def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> int:
         """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
-        is built whatever time is left, others on forms for which there is time. Returns how many were solved."""
+        is built whatever time is left, others on forms for which there is time. Returns how many tries it took."""
         bounding, count = self.bounding, self.bounding.units.count
-        ways = Ways(self.meshes.among(blocks), count) if blocks else self.ways
+        transitions = Transitions(self.meshes.among(blocks), count) if blocks else self.transitions
         built = False  # whether plans are on forms only whose problems are built
-        seen = self.seen
         nowhere = Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
         held = bounding.least.held(stages)
@@ -342,7 +342,7 @@ class StageSearch(Anytime[SolvedStages]):
                 return nowhere
             sides = block, before, behind, comes, goes, in_flight
             bound, like = bounding.table(*sides), bounding.likeness(*sides)
-            places = seen.get(like, {})
+            places = self.seen.get(like, {})
             key: object = like if places else (id(bound), in_flight if full else 0)
             known = raised.get(key)
             if known is None or known[0] is not bound:
@@ -365,14 +365,13 @@ class StageSearch(Anytime[SolvedStages]):
         while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
             if self.best is not None and self.near(self.limits.gap, ends):
                 break
-            if not gaps and number == MOST_TRIES // 2:
-                gaps, last = True, None
+            gaps = gaps or number == (tries + 1) // 2
             most = self.beaten * (1 - (LITTLE if self.flushes else 0.0))
-            found = last = self.refined(table, ways, stages, ends, gaps, most, last)
+            found = last = self.refined(table, transitions, stages, ends, gaps, most, last)
             if not found.runs or found.value >= most:
                 if gaps:
                     break
-                gaps, last, number = True, None, number + 1
+                gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs, held) * (1 + TIGHT)
             if self.best is not None and not all(bounding.is_built(run.block.form) for run in found.runs):
@@ -389,7 +388,7 @@ class StageSearch(Anytime[SolvedStages]):
             number += 1
             made, spent = self.valued(made)
             for run, sides, cost in zip(found.runs, beside(found.runs, held), spent, strict=True):
-                known = seen.setdefault(bounding.likeness(run.block, *sides), {})
+                known = self.seen.setdefault(bounding.likeness(run.block, *sides), {})
                 least_cost = bounding.table(run.block, *sides).seconds[run.first, run.behind] * (1 + TIGHT)
                 if cost > known.get((run.first, run.behind), least_cost if self.groups else limit):
                     known[run.first, run.behind], learnt = cost, True
@@ -398,7 +397,7 @@ class StageSearch(Anytime[SolvedStages]):
             if not learnt:
                 if gaps:
                     break
-                gaps, last = True, None
+                gaps = True
         return number
 
     def valued(self, made: SolvedStages) -> tuple[SolvedStages, tuple[float, ...]]:
@@ -419,14 +418,21 @@ class StageSearch(Anytime[SolvedStages]):
         return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
 
     def refined(
-        self, table: Tables, ways: Ways, stages: int, ends: float, gaps: bool, most: float, known: Sequenced | None
+        self,
+        table: Tables,
+        transitions: Transitions,
+        stages: int,
+        ends: float,
+        gaps: bool,
+        most: float,
+        known: Sequenced | None,
     ) -> Sequenced:
         """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than
         ``most``; its value is the best's. ``known``: as of ``sequence``."""
         held = self.bounding.least.held(stages)
         found = known
         while True:
-            programme = Programme(table, ways, held)
+            programme = Programme(table, transitions, held)
             found = self.sequence(programme, ends, gaps=gaps, known=found)
             if not found.runs or found.value >= most:
                 return found

@@ -5,13 +5,13 @@ overheads aside, which no sharding divides. The speed along an axis is that of a
 are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
 the device that takes longest for its own takes least, or as evenly as they go.
 
-Of these the few best go to the search, the best that divide the samples among them, in training these first. They are compared
-by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as
-long as the member that takes longest for its share; any other as long as it takes whole on the slowest device. What members
-exchange is not in it, and who divides the samples exchanges little: so equal shares rule out such shares only where they divide
-the samples too. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is
-``least``: each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut there
-(``Cuts``).
+Of these the few best go to the search, in training those that divide the samples before others. They are compared by an
+estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as long
+as the member that takes longest for its share; any other as long as it takes whole on the slowest device. Those that are not
+quicker than equal shares are left out. What members exchange is not in the estimate, and those that divide the samples exchange
+little: where equal shares do not divide them, the best that do are searched whatever it says. It only chooses what is searched;
+what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op divided among all devices as their speeds
+are, or on a mesh as one of its factors may be cut there (``Cuts``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from passes.stages.problem import Kind, Problem, precedence
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
 MOST_DEALT = 2
-"""The same in training, where some divide the samples of a batch."""
+"""The same in training, where some divide the samples of a batch; and of such, where equal shares do not."""
 SCALES = tuple(half / 2 for half in range(2, 17))
 POWERS = (1.0, 0.75, 0.5, 0.25)
 """Of the speeds: shares less unequal than these may divide what others do not."""
@@ -207,16 +207,17 @@ class Speeds:
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
-        ranked = sorted(zip(self.estimates([*found], members, uneven), found, strict=True))
-        ruled_out = equally if self.splits(tuple(map(equal, sizes)), uneven) else math.inf
-        splits = {along: self.splits(along, uneven) for along in found}
-        kept = [along for one, along in ranked if one < (ruled_out if splits[along] else equally)]
-        split = [along for along in kept if splits[along]]
-        if self.training and split:
-            return ((), *sorted(kept, key=lambda along: not splits[along])[: min(most, MOST_DEALT)])
-        first = split[:1]
-        chosen = first + [along for along in kept if along not in first][: most - len(first)]
-        return ((), *sorted(chosen, key=kept.index))
+        apart = {along: self.training and not self.splits(along, uneven) for along in found}
+        seconds = self.estimates([*found], members, uneven)
+        ranked = [along for *_, along in sorted((apart[along], one, along) for along, one in zip(found, seconds, strict=True))]
+        if self.training and ranked and not apart[ranked[0]]:
+            most = min(most, MOST_DEALT)
+        below = {along for along, one in zip(found, seconds, strict=True) if one < equally}
+        chosen = [along for along in ranked[:most] if along in below]
+        if not self.splits(tuple(map(equal, sizes)), uneven):
+            split = [along for along in ranked if self.splits(along, uneven)][:MOST_DEALT]
+            chosen = [*split, *(along for along in chosen if along not in split)][:most]
+        return ((), *chosen)
 
     def splits(self, along: Along, uneven: bool) -> bool:
         """Whether the samples of a batch can be cut along all axes."""

@@ -52,7 +52,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(build: Path) -> Path:
     """The checkpoints of ``STEPS`` steps on one host."""
-    assert main(["train", str(build), "--emulate", "--steps", str(STEPS), "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
+    assert (
+        main(["train", str(build), "--emulate", "--steps", str(STEPS), "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
+    )
     return build.parent / "alone"
 
 

@@ -20,6 +20,7 @@ from passes.meshes.notation import Along
 from passes.partition.chain.borders import Border, Cutter
 from passes.partition.chain.bounding import Bounding
 from passes.partition.chain.pipeline import StageRun, alike
+from passes.partition.chain.solved import StageSolver
 from passes.partition.chain.stages import StageSearch
 from passes.partition.chain.submeshes import Block, SharesOf, Submeshes, submeshes
 from passes.partition.chain.units import units_of
@@ -339,6 +340,21 @@ def test_a_step_that_another_plan_beats_is_ruled_out_and_a_better_one_found(seed
         else:
             assert plan is not None
             assert plan.value <= value * (1 + ENOUGH_PROVEN)
+
+
+def test_no_plan_of_a_step_is_solved_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a solved plan costs is known to all that look for plans after it: of this chain two plans were solved twice each."""
+    module, plans = random_chain(Random(82), devices=6), list[tuple[object, ...]]()
+    solve = StageSolver.solve
+
+    def counted(self: StageSolver, runs: Sequence[StageRun], ends: float) -> object:
+        plans.append(tuple((run.first, run.behind, run.block.number) for run in runs))
+        return solve(self, runs, ends)
+
+    monkeypatch.setattr(StageSolver, "solve", counted)
+    search = StageSearch(bounded(module, blocks_of(module, training=True), 8), Limits(seconds=60.0, gap=0.0))
+    assert search.run(0) is not None
+    assert len(plans) == len(set(plans)) > 1
 
 
 def test_a_form_that_one_overlap_rules_out_gets_no_problem_of_the_other() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -20,7 +21,7 @@ from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
-from passes.partition.chain.pipeline import Programme, Table, Ways, flush, least, quicker, shortest, slowest
+from passes.partition.chain.pipeline import Programme, Table, Transitions, flush, least, quicker, shortest, slowest
 from passes.partition.chain.submeshes import Block, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
@@ -105,17 +106,23 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
+    made: dict[object, Table] = {}
+
     def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
-        return Table.of(tables[block, before, behind, comes and block.comes, goes and block.goes] * max(in_flight, 1))
+        key = block, before, behind, comes and block.comes, goes and block.goes
+        if (key, in_flight) not in made:
+            made[key, in_flight] = Table.of(tables[key] * max(in_flight, 1))
+        return made[key, in_flight]
 
-    def another(block: Block, *sides: object) -> Table:
-        return Table.of(next(iter(tables.values())) + block.number)
+    def another(*sides: Any) -> Table:  # half of the tables stay where they are in the stack
+        return table(*sides) if sides[0].number % 2 else Table.of(table(*sides).seconds + 10)
 
-    ways = Ways(meshes, units)
-    earlier = Programme(another, ways)
-    programme = Programme(table, ways, held)
-    with pytest.raises(AssertionError, match="taken the place"):
+    transitions = Transitions(meshes, units)
+    earlier = Programme(table, transitions, held)
+    assert least(Programme(another, transitions, held)) == least(Programme(another, Transitions(meshes, units), held))
+    with pytest.raises(AssertionError, match="a later programme"):
         least(earlier)
+    programme = Programme(table, transitions, held)
     found = least(programme)
     assert found.value == expected
     if found.runs:
