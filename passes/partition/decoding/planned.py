@@ -53,11 +53,10 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
     alone = objective_of(wanted.objective).alone
     if alone:
         found = fastest_plan(replace(asked.decoding, groups=(1, 1)))
-        most = asked.decoding.replicas
         interrupted = False
     else:
         found, search = best_on_links(asked.decoding, asked.on_links, GAP, wanted.seconds)
-        most, interrupted = search.replicas, search.interrupted
+        interrupted = search.interrupted
     if found is None:
         return None
     tokens = 1 if alone else batch
@@ -73,8 +72,8 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
         certificate["stages"] = str(wanted.stages)
     elif wanted.replicas == 0:
         certificate["problem"] = problem_digest(module, f"sum {wanted.objective}", replicas=True)
-    if 1 < most < len(topology.devices) or (most == 1 != wanted.replicas):
-        certificate["replicas"] = f"at most {most}"
+    if wanted.replicas > 1:
+        certificate["replicas"] = f"at most {wanted.replicas}"
     taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
     plan = Plan(
         name=unique("@plan", taken),

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.core.outcomes import TIGHT
 from passes.partition.layouts.problem.problem import Floats
 
 
@@ -273,6 +274,27 @@ def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
         groups = max(few, min(many, int(sets[kind]), hidden))
         plans.append(shared(problem, [SharedStage(0, problem.units, tuple(one))], batch, groups))
     return min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
+
+
+def on_all_devices(problem: Decoding, batch: int, gap: float = 0.0) -> DecodingPlan | None:
+    """The best plan of one stage, of a batch, on all devices or on those that make it quickest, or one of fewer groups that is
+    as good but for ``gap``; None where there is none, or such a stage is not asked for. In a time P for all groups a device
+    that needs t for one takes P / t whole ones, or as many as it holds; a P that is best is a multiple of some t."""
+    (few, many), counts = problem.groups, np.array(problem.counts)
+    if problem.stages > 1 or 0 < problem.replicas < counts.sum():
+        return None
+    seconds = problem.batches[batch] * problem.seconds_of_runs(batch, batch)[:, 0, problem.units]
+    sets = problem.sets(batch)[:, 0, problem.units]
+    able = (sets >= 1) & np.isfinite(seconds) & (seconds > 0)
+    times = np.unique(np.outer(seconds[able], np.arange(1, many + 1)))
+    whole = np.minimum(np.floor(times[:, None] / seconds[able] * (1 + TIGHT)), sets[able])
+    groups = np.minimum(whole @ counts[able], many)
+    if not (groups >= few).any():
+        return None
+    path = np.where(whole > 0, seconds[able], 0.0).max(axis=1) + problem.hops[batch, 0]
+    rates = np.where(groups >= few, groups / np.maximum(times, path), 0.0)
+    best = int(np.argmax(rates >= rates.max() / (1 + gap)))
+    return shared(problem, [SharedStage(0, problem.units, problem.counts)], batch, int(groups[best]))
 
 
 def dealt(

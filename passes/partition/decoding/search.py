@@ -16,8 +16,10 @@ over, are all tried first.
 
 Where costs at borders make a longer run cheaper, the quick programme asks for the least of all longer runs.
 
-Many devices of many types have too many vectors. Devices of a type are then taken in *bundles* of one stage each; the plan is
-the best of bundles, and the bound is what all devices could cover, each of the run that suits it best (``covered``).
+Many devices of many types have too many vectors. Devices of a type are then taken in *bundles* of one stage each. Where stages
+of many devices are too many all the same, stages have few here; those of many are looked for before: one stage on all devices,
+and stages of larger bundles. In both cases the bound is what all devices could cover, each of the run that suits it best
+(``covered``).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from passes.partition.decoding.problem import (
     Runs,
     SharedStage,
     bundled,
+    on_all_devices,
     on_one_device,
     runs,
     shared,
@@ -69,6 +72,8 @@ MOST_COVERED = 200
 """Boxes that are bounded by what devices cover."""
 MOST_TRANSITIONS = 250_000
 """Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
+FEW_STATES = math.isqrt(2 * MOST_TRANSITIONS)
+"""Vectors of which so many have no more pairs, whatever the devices of a stage."""
 
 
 @dataclass(slots=True)
@@ -105,11 +110,12 @@ class _Box:
 class DecodingSearch(Anytime[DecodingPlan]):
     """A search over one problem. ``best``: the plan so far, ``value``: its seconds per token."""
 
-    def __init__(self, problem: Decoding, gap: float = GAP, seconds: float = math.inf) -> None:
+    def __init__(self, problem: Decoding, gap: float = GAP, seconds: float = math.inf, states: int = MOST_STATES) -> None:
+        """``states``: vectors of bundles of devices at most."""
         super().__init__(Limits(seconds=seconds, gap=gap))
         self.problem = problem
         self.gap = math.sqrt(1 + gap) - 1  # once for the bound, once for fewer sequences in flight (``lean``)
-        self.bundles, counts = bundled(problem, MOST_STATES)
+        self.bundles, counts = bundled(problem, states)
         self.all_devices = tuple(counts.tolist()) == problem.counts
         self.vectors = vectors(counts.tolist())
         self.replicas, self.blocks = self.allowed()
@@ -125,11 +131,21 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     def allowed(self) -> tuple[int, NDArray[np.int64]]:
         """The most devices of a stage, and the vectors that stages may have."""
-        sums = self.vectors @ self.bundles
-        most = min(self.problem.replicas or int(sums.max()), int(sums.max()) - max(self.problem.stages - 1, 0))
+        sums, most = self.vectors @ self.bundles, self.most
         while most > self.bundles.min() and np.count_nonzero(sums <= most) * len(sums) > 2 * MOST_TRANSITIONS:
             most -= 1
         return most, np.flatnonzero((sums > 0) & (sums <= most)).astype(np.int64)
+
+    @property
+    def most(self) -> int:
+        """The most devices that a stage might have."""
+        every = int((self.vectors @ self.bundles).max())
+        return min(self.problem.replicas or every, every - max(self.problem.stages - 1, 0))
+
+    @property
+    def limited(self) -> bool:
+        """Whether stages have fewer devices here than they might."""
+        return self.replicas < self.most
 
     @property
     def rate(self) -> float:
@@ -143,7 +159,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         if self.best is None:
             return None
         most = 1 / self.bound if self.bound else math.inf
-        return replace(self.best, bound=max(most, self.rate, self.unbundled()))
+        return replace(self.best, bound=max(most, self.rate, self.of_any_stages()))
 
     def attempt(self, known: DecodingPlan | None) -> DecodingPlan | None:
         """The best of ``known`` and of a few plans of few batches and numbers of groups, without a bound."""
@@ -152,6 +168,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
             chosen = [*self.tries(MORE_GROUPS)]
             if known is not None:
                 self.keep(known, 1 / known.tokens_per_second)
+                self.in_one_stage()
                 own = self.problem.batches.index(known.batch)
                 chosen = [
                     (own, known.groups),
@@ -168,10 +185,16 @@ class DecodingSearch(Anytime[DecodingPlan]):
         self.search(tries)
         return self.best
 
-    def unbundled(self) -> float:
-        """Where devices are in bundles, a rate that no plan of any devices is above, by what they cover (``covered``), box by
-        box; 0 without bundles."""
-        if self.all_devices:
+    def in_one_stage(self) -> None:
+        """Keeps the best plan of one stage, where stages have fewer devices here than they might."""
+        for batch in range(len(self.problem.batches) if self.limited else 0):
+            if (found := on_all_devices(self.problem, batch, self.gap)) is not None:
+                self.keep(found, 1 / found.tokens_per_second)
+
+    def of_any_stages(self) -> float:
+        """Where devices are in bundles, or stages have fewer than they might, a rate that no plan is above, by what devices
+        cover (``covered``), box by box; else 0."""
+        if self.all_devices and not self.limited:
             return 0.0
         whole = 0, len(self.problem.batches) - 1, *self.problem.groups
         heap = [(-self.covered(*whole, math.inf), whole)]
@@ -228,6 +251,13 @@ class DecodingSearch(Anytime[DecodingPlan]):
             if (found := on_one_device(self.problem, batch)) is not None:
                 self.keep(found, 1 / found.tokens_per_second)
         tried = self.limits.seconds * TRIED
+        self.in_one_stage()
+        if self.limited and len(self.vectors) > FEW_STATES:
+            larger = DecodingSearch(self.problem, self.limits.gap, tried, FEW_STATES)
+            if (found := larger.run()) is not None:
+                self.keep(found, 1 / found.tokens_per_second)
+            if larger.interrupted:
+                raise KeyboardInterrupt
         for batch, groups in self.tries():
             if self.limits.seconds - self.left() < tried or self.best is None:
                 self.try_one(batch, groups)
@@ -473,4 +503,4 @@ def fastest_plan(problem: Decoding) -> DecodingPlan | None:
     search = DecodingSearch(alone, 0.0)
     plans = [search.plan(search.tables(0, 0), 1, math.inf), on_one_device(alone, 0)]
     found = min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
-    return replace(found, bound=max(found.tokens_per_second, search.unbundled())) if found is not None else None
+    return replace(found, bound=max(found.tokens_per_second, search.of_any_stages())) if found is not None else None

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.decoding import Decoding, DecodingPlan, best_plan, fastest_plan, search
-from passes.partition.decoding.problem import Borders, Detours, dealt
+from passes.partition.decoding import Decoding, DecodingPlan, SharedStage, best_plan, fastest_plan, search
+from passes.partition.decoding.problem import Borders, Detours, dealt, on_all_devices, shared
 
 
 def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int, groups: tuple[int, int]) -> Decoding:
@@ -186,6 +186,49 @@ def test_devices_in_bundles_make_a_plan_and_a_bound_of_all(
         assert found.bound >= best * (1 - 1e-9)
     if fastest is not None and (all_devices := fastest_plan(asked)) is not None:
         assert fastest.tokens_per_second <= all_devices.tokens_per_second * (1 + 1e-9) <= fastest.bound * (1 + 1e-8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3), st.sampled_from([(3,), (2, 1), (2, 2)]), st.booleans(), st.integers(0, 10**6))
+def test_where_stages_of_many_devices_are_not_searched_bounds_are_of_all(
+    units: int, counts: tuple[int, ...], borders: bool, seed: int
+) -> None:
+    """Of so few pairs of a vector and a block stages have one device: the plan may have more all the same."""
+    asked = problem(units, counts, (1, 2), seed, (1, 3))
+    asked = replace(with_borders(asked, seed), replicas=0, stages=0) if borders else asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "MOST_TRANSITIONS", 1)
+        patch.setattr(search, "FEW_STATES", 4)
+        found = best_plan(asked)
+    best = best_value(asked)
+    if found is not None:
+        assert found.tokens_per_second <= best * (1 + 1e-9)
+        assert found.bound >= best * (1 - 1e-9)
+
+
+def test_a_small_model_is_on_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama with two layers on 48 devices had a quarter of the tokens that its copies on 24 of them have: stages had three."""
+    monkeypatch.setattr(search, "MOST_TRANSITIONS", 10)
+    seconds = np.array([[[1.0, 1.0], [2.0, 2.0], [40.0, 40.0]]])
+    asked = Decoding((1,), seconds, np.ones(2), np.zeros(2), np.full((1, 2), 9.0), (4, 4, 4), (9.0,) * 3, (1, 99))
+    found = best_plan(asked, seconds=0.2)
+    assert found is not None
+    checked(asked, found)
+    assert found.tokens_per_second > 0.95 * 4 * (1 / 2 + 1 / 4)
+    assert len(found.stages) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([(1,), (3,), (2, 1), (1, 2, 2)]), st.integers(1, 6), st.integers(0, 8), st.integers(0, 10**6))
+def test_one_stage_on_all_devices_has_the_best_number_of_groups(
+    counts: tuple[int, ...], few: int, more: int, seed: int
+) -> None:
+    asked = problem(2, counts, (1, 3), seed, (few, few + more))
+    for number in range(2):
+        found = on_all_devices(asked, number)
+        plans = [shared(asked, [SharedStage(0, 2, counts)], number, groups) for groups in range(few, few + more + 1)]
+        best = max((plan.tokens_per_second for plan in plans if plan is not None), default=0.0)
+        assert (found.tokens_per_second if found is not None else 0.0) == pytest.approx(best)
 
 
 def test_many_devices_of_many_types_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
