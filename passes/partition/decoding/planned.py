@@ -72,7 +72,7 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
         certificate["stages"] = str(wanted.stages)
     elif wanted.replicas == 0:
         certificate["problem"] = problem_digest(module, f"sum {wanted.objective}", replicas=True)
-    if wanted.replicas > 1:
+    if 1 < wanted.replicas < len(topology.devices):
         certificate["replicas"] = f"at most {wanted.replicas}"
     taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
     plan = Plan(

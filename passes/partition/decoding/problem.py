@@ -277,9 +277,10 @@ def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
 
 
 def on_all_devices(problem: Decoding, batch: int, gap: float = 0.0) -> DecodingPlan | None:
-    """The best plan of one stage, of a batch, on all devices or on those that make it quickest, or one of fewer groups that is
-    as good but for ``gap``; None where there is none, or such a stage is not asked for. In a time P for all groups a device
-    that needs t for one takes P / t whole ones, or as many as it holds; a P that is best is a multiple of some t."""
+    """The best plan, of a batch, of one stage of whose groups all devices take as many as suits their speed, slow ones maybe
+    none, or one of fewer groups that is as good but for ``gap``; None where there is none, or such a stage is not asked for. In
+    a time P for all groups a device that needs t for one takes P / t whole ones, or as many as it holds; a P that is best is a
+    multiple of some t."""
     (few, many), counts = problem.groups, np.array(problem.counts)
     if problem.stages > 1 or 0 < problem.replicas < counts.sum():
         return None
@@ -293,7 +294,7 @@ def on_all_devices(problem: Decoding, batch: int, gap: float = 0.0) -> DecodingP
         return None
     path = np.where(whole > 0, seconds[able], 0.0).max(axis=1) + problem.hops[batch, 0]
     rates = np.where(groups >= few, groups / np.maximum(times, path), 0.0)
-    best = int(np.argmax(rates >= rates.max() / (1 + gap)))
+    best = int(np.argmax((groups >= few) & (rates >= rates.max() / (1 + gap))))
     return shared(problem, [SharedStage(0, problem.units, problem.counts)], batch, int(groups[best]))
 
 

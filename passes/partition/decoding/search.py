@@ -73,7 +73,7 @@ MOST_COVERED = 200
 MOST_TRANSITIONS = 250_000
 """Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
 FEW_STATES = math.isqrt(2 * MOST_TRANSITIONS)
-"""Vectors of which so many have no more pairs, whatever the devices of a stage."""
+"""With at most so many vectors there are no more pairs, whatever the devices of a stage."""
 
 
 @dataclass(slots=True)
@@ -110,12 +110,12 @@ class _Box:
 class DecodingSearch(Anytime[DecodingPlan]):
     """A search over one problem. ``best``: the plan so far, ``value``: its seconds per token."""
 
-    def __init__(self, problem: Decoding, gap: float = GAP, seconds: float = math.inf, states: int = MOST_STATES) -> None:
-        """``states``: vectors of bundles of devices at most."""
+    def __init__(self, problem: Decoding, gap: float = GAP, seconds: float = math.inf, states: int = 0) -> None:
+        """``states``: vectors of bundles of devices at most, ``MOST_STATES`` if 0."""
         super().__init__(Limits(seconds=seconds, gap=gap))
         self.problem = problem
         self.gap = math.sqrt(1 + gap) - 1  # once for the bound, once for fewer sequences in flight (``lean``)
-        self.bundles, counts = bundled(problem, states)
+        self.bundles, counts = bundled(problem, states or MOST_STATES)
         self.all_devices = tuple(counts.tolist()) == problem.counts
         self.vectors = vectors(counts.tolist())
         self.replicas, self.blocks = self.allowed()
@@ -128,6 +128,8 @@ class DecodingSearch(Anytime[DecodingPlan]):
         self.transitions = len(self.vectors) * borders * max(1, problem.stages) / 2
         self.known: dict[tuple[int, int], _Tables] = {}
         self.boxes = 0
+        self.of_others = math.inf if self.limited or not self.all_devices else 0.0
+        """A rate that no plan in stages other than those searched is above."""
 
     def allowed(self) -> tuple[int, NDArray[np.int64]]:
         """The most devices of a stage, and the vectors that stages may have."""
@@ -159,7 +161,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         if self.best is None:
             return None
         most = 1 / self.bound if self.bound else math.inf
-        return replace(self.best, bound=max(most, self.rate, self.of_any_stages()))
+        return replace(self.best, bound=max(most, self.rate, self.of_others))
 
     def attempt(self, known: DecodingPlan | None) -> DecodingPlan | None:
         """The best of ``known`` and of a few plans of few batches and numbers of groups, without a bound."""
@@ -191,10 +193,22 @@ class DecodingSearch(Anytime[DecodingPlan]):
             if (found := on_all_devices(self.problem, batch, self.gap)) is not None:
                 self.keep(found, 1 / found.tokens_per_second)
 
+    def in_larger_bundles(self, seconds: float) -> None:
+        """Looks so long for plans with any number of devices in a stage, and keeps the best."""
+        larger = DecodingSearch(self.problem, self.limits.gap, seconds, FEW_STATES)
+        if self.best is not None:
+            larger.keep(self.best, self.value)
+        if len(larger.blocks):
+            larger.search(larger.branch)
+        if larger.best is not None:
+            self.keep(larger.best, larger.value)
+        if larger.interrupted:
+            raise KeyboardInterrupt
+
     def of_any_stages(self) -> float:
         """Where devices are in bundles, or stages have fewer than they might, a rate that no plan is above, by what devices
         cover (``covered``), box by box; else 0."""
-        if self.all_devices and not self.limited:
+        if not self.of_others:
             return 0.0
         whole = 0, len(self.problem.batches) - 1, *self.problem.groups
         heap = [(-self.covered(*whole, math.inf), whole)]
@@ -245,19 +259,15 @@ class DecodingSearch(Anytime[DecodingPlan]):
         last = len(self.problem.batches) - 1
         first = self.box(0, last, *self.problem.groups, math.inf)
         heap, left = [first], 0.0
-        self.tell(1 / first.most if first.most else math.inf, "")
-        self.infeasible = not first.most
-        for batch in range(last + 1):
+        for batch in range(last + 1):  # boxes are of plans that hand over: they bound no others
             if (found := on_one_device(self.problem, batch)) is not None:
                 self.keep(found, 1 / found.tokens_per_second)
-        tried = self.limits.seconds * TRIED
         self.in_one_stage()
+        self.tell(1 / first.most if first.most else math.inf, "")
+        self.infeasible = not first.most
+        tried = self.limits.seconds * TRIED
         if self.limited and len(self.vectors) > FEW_STATES:
-            larger = DecodingSearch(self.problem, self.limits.gap, tried, FEW_STATES)
-            if (found := larger.run()) is not None:
-                self.keep(found, 1 / found.tokens_per_second)
-            if larger.interrupted:
-                raise KeyboardInterrupt
+            self.in_larger_bundles(tried / 2)
         for batch, groups in self.tries():
             if self.limits.seconds - self.left() < tried or self.best is None:
                 self.try_one(batch, groups)
@@ -276,6 +286,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         most = max(left, heap[0].most if heap else 0.0, self.rate * (1 + self.gap))
         if self.best is not None:
             self.tell(1 / (most * BEYOND), "")
+            self.of_others = self.of_any_stages()
             self.lean()
 
     def tries(self, each: int = 1) -> Iterator[tuple[int, int]]:

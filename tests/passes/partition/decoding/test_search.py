@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from passes.partition.decoding import Decoding, DecodingPlan, SharedStage, best_plan, fastest_plan, search
 from passes.partition.decoding.problem import Borders, Detours, dealt, on_all_devices, shared
+from passes.partition.decoding.search import DecodingSearch
 
 
 def problem(units: int, counts: tuple[int, ...], batches: tuple[int, ...], seed: int, groups: tuple[int, int]) -> Decoding:
@@ -177,6 +178,7 @@ def test_devices_in_bundles_make_a_plan_and_a_bound_of_all(
     asked = replace(with_borders(asked, seed) if borders else asked, replicas=replicas, stages=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "MOST_STATES", 3)
+        assert not DecodingSearch(asked).all_devices
         found, fastest = best_plan(asked), fastest_plan(asked)
     best = best_value(asked)
     if found is not None:
@@ -237,6 +239,7 @@ def test_many_devices_of_many_types_are_used(monkeypatch: pytest.MonkeyPatch) ->
     chance = np.random.default_rng(0)
     seconds = chance.uniform(1, 4, (1, 8, 4))
     asked = Decoding((1,), seconds, np.ones(4), np.zeros(4), np.zeros((1, 4)), (32,) * 8, (9.0,) * 8)
+    assert DecodingSearch(asked).bundles.min() > 1
     found = best_plan(asked, seconds=0.2)
     assert found is not None
     checked(asked, found)
