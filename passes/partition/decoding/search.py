@@ -287,7 +287,8 @@ class DecodingSearch(Anytime[DecodingPlan]):
         if self.best is not None:
             self.tell(1 / (most * BEYOND), "")
             self.of_others = self.of_any_stages()
-            self.lean()
+            if first.most >= self.rate / (1 + self.gap):  # else no plan that is found here is as good
+                self.lean()
 
     def tries(self, each: int = 1) -> Iterator[tuple[int, int]]:
         """Batches and groups of first plans: of both, those about half as many as the ones before, from ``each`` groups for

@@ -9,9 +9,9 @@ Of these the few best go to the search, in training those that divide the sample
 estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as long
 as the member that takes longest for its share; any other as long as it takes whole on the slowest device. Those that are not
 quicker than equal shares are left out. What members exchange is not in the estimate, and those that divide the samples exchange
-little: where equal shares do not divide them, the best that do are searched whatever it says. It only chooses what is searched;
-what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op divided among all devices as their speeds
-are, or on a mesh as one of its factors may be cut there (``Cuts``).
+little: where equal shares do not divide them, the best that do are searched all the same. The estimate only chooses what is
+searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op divided among all devices as
+their speeds are, or on a mesh as one of its factors may be cut there (``Cuts``).
 """
 
 from __future__ import annotations

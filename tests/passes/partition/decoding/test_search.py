@@ -209,7 +209,7 @@ def test_where_stages_of_many_devices_are_not_searched_bounds_are_of_all(
 
 
 def test_a_small_model_is_on_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Llama with two layers on 48 devices had a quarter of the tokens that its copies on 24 of them have: stages had three."""
+    """Two layers of LLaMA on 48 devices had a third of the tokens that copies on 24 of them have: stages had three devices."""
     monkeypatch.setattr(search, "MOST_TRANSITIONS", 10)
     seconds = np.array([[[1.0, 1.0], [2.0, 2.0], [40.0, 40.0]]])
     asked = Decoding((1,), seconds, np.ones(2), np.zeros(2), np.full((1, 2), 9.0), (4, 4, 4), (9.0,) * 3, (1, 99))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,12 +21,14 @@ from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
-from passes.partition.chain.pipeline import Programme, Table, Transitions, flush, least, quicker, shortest, slowest
-from passes.partition.chain.submeshes import Block, submeshes
+from passes.partition.chain.pipeline import Programme, Table, Tables, Transitions, flush, least, quicker, shortest, slowest
+from passes.partition.chain.submeshes import Block, Submeshes, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
 from tests.passes.partition.layouts.test_stages import SEEDS, blocks_of, searched, text_of
 from tests.passes.partition.on_meshes import on_meshes
+
+Seconds: TypeAlias = dict[tuple[Block, bool, bool, bool, bool], Floats]
 
 
 def redeclared(module: Module, order: Sequence[int]) -> Module:
@@ -65,22 +67,59 @@ def test_a_slow_device_may_be_first_whatever_the_order() -> None:
         assert plan.status == "optimal"
 
 
+def random_tables(units: int, hosts: list[int], random: Random) -> tuple[Submeshes, Seconds]:
+    """Blocks on such hosts, and of each the seconds of all runs by what is beside it."""
+    speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
+    meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
+    tables: Seconds = {}
+    for block in meshes.blocks:
+        for sides in itertools.product((False, True), repeat=4):
+            tables[block, *sides] = seconds = np.full((units, units + 1), np.inf)
+            for i, j in itertools.combinations(range(units + 1), 2):
+                seconds[i, j] = random.randint(1, 9)
+    return meshes, tables
+
+
+def tables_of(tables: Seconds) -> Tables:
+    """The same as programmes take them: the same table each time, longer for more microbatches in flight."""
+    made: dict[object, Table] = {}
+
+    def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
+        key = block, before, behind, comes and block.comes, goes and block.goes
+        if (key, in_flight) not in made:
+            made[key, in_flight] = Table.of(tables[key] * max(in_flight, 1))
+        return made[key, in_flight]
+
+    return table
+
+
+HOSTS = st.sampled_from([[1], [2], [4], [2, 2], [2, 1]])
+
+
+@given(st.integers(1, 4), HOSTS, st.integers(0, 3), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=15)
+def test_tables_that_stay_are_not_copied_again(units: int, hosts: list[int], stages: int, random: Random) -> None:
+    """Half of the tables change: what a programme finds is what one without a programme before it finds."""
+    meshes, seconds = random_tables(units, hosts, random)
+    table, held = tables_of(seconds), (1,) * stages
+
+    def another(block: Block, *sides: Any) -> Table:
+        return table(block, *sides) if block.number % 2 else Table.of(table(block, *sides).seconds + 10)
+
+    transitions = Transitions(meshes, units)
+    earlier = Programme(table, transitions, held)
+    assert least(Programme(another, transitions, held)) == least(Programme(another, Transitions(meshes, units), held))
+    with pytest.raises(AssertionError, match="a later programme"):
+        least(earlier)
+
+
 @example(4, [2, 2], 0, Random(3))  # the quickest step has two stages
 @example(4, [2, 2], 0, Random(5))
-@given(
-    st.integers(1, 4), st.sampled_from([[1], [2], [4], [2, 2], [2, 1]]), st.integers(0, 3), st.randoms(use_true_random=False)
-)
+@given(st.integers(1, 4), HOSTS, st.integers(0, 3), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=15)
 def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes and, if known, the stage."""
-    speeds = [random.choice((1, 3)) for _ in range(sum(hosts))]
-    meshes = blocks_of(costed(text_of([8, 8], False, hosts, speeds, 1e9, 1e8)), replicas=random.choice((1, 4)))
-    tables: dict[tuple[Block, bool, bool, bool, bool], Floats] = {}
-    for block in meshes.blocks:
-        for before, behind, comes, goes in itertools.product((False, True), repeat=4):
-            tables[block, before, behind, comes, goes] = seconds = np.full((units, units + 1), np.inf)
-            for i, j in itertools.combinations(range(units + 1), 2):
-                seconds[i, j] = random.randint(1, 9)
+    meshes, tables = random_tables(units, hosts, random)
 
     def sequences(unit: int, state: int, last: int = taking.NO_HOST) -> Iterator[list[tuple[int, int, Block, bool]]]:
         if unit == units:
@@ -106,23 +145,8 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    made: dict[object, Table] = {}
-
-    def table(block: Block, before: bool, behind: bool, comes: bool, goes: bool, in_flight: int) -> Table:
-        key = block, before, behind, comes and block.comes, goes and block.goes
-        if (key, in_flight) not in made:
-            made[key, in_flight] = Table.of(tables[key] * max(in_flight, 1))
-        return made[key, in_flight]
-
-    def another(*sides: Any) -> Table:  # half of the tables stay where they are in the stack
-        return table(*sides) if sides[0].number % 2 else Table.of(table(*sides).seconds + 10)
-
-    transitions = Transitions(meshes, units)
-    earlier = Programme(table, transitions, held)
-    assert least(Programme(another, transitions, held)) == least(Programme(another, Transitions(meshes, units), held))
-    with pytest.raises(AssertionError, match="a later programme"):
-        least(earlier)
-    programme = Programme(table, transitions, held)
+    table = tables_of(tables)
+    programme = Programme(table, Transitions(meshes, units), held)
     found = least(programme)
     assert found.value == expected
     if found.runs:
