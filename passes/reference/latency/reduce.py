@@ -9,8 +9,9 @@ is as good as a source.
 
 Groups of nodes that some optimal plan keeps together:
 
-- *Sources of one colour with all their readers* (one reader, or q = 1): in the readers' piece no transfer is paid; on CPUs it
-  takes no time. With q > 1 it must take none on accelerators either: it moves from an earlier piece to the reader's.
+- *A source and its one reader*, of one colour: in the reader's piece no transfer is paid; on CPUs it takes no time. With q > 1
+  it must take none on accelerators either: it moves from an earlier piece to the reader's. (Of several readers one would wait
+  for another on CPUs.)
 - *One colour, one maker* (q = 1): all that v reads is made by u of its colour, and v takes no time on a CPU, or nobody else
   reads what u makes. They share a piece, or both are on CPUs, where v ends when u ends (or right after it).
 
@@ -134,8 +135,7 @@ class _Merger:
                 self.free.add(v)
         elif not self.read[v] and self.made[v] and (self.problem.pieces == 1 or self.weightless(v)):
             readers = self.problem.consumers[self.made[v][0]]
-            alike = all(self.colour[z] == self.colour[v] for z in readers)
-            if alike and (self.problem.pieces == 1 or len(readers) == 1):
+            if len(readers) == 1 and self.colour[readers[0]] == self.colour[v]:
                 self.sets.join(v, readers[0])
 
     def _nothing_comes_in(self, v: int) -> bool:

@@ -178,6 +178,17 @@ def _reordered(problem: LatencyProblem, rng: random.Random) -> LatencyProblem:
     )
 
 
+def test_readers_of_a_source_do_not_wait_for_each_other() -> None:
+    """Both are on CPUs, where they run at once: the source was taken together with the first of them."""
+    problem = random_latency(626, nodes=5, pieces=1)
+    assert problem.consumers == ((1, 2),)
+    assert not len(problem.makers[0])
+    assert problem.cpu.tolist() == [0, 7, 2]
+    engine = Engine.open(reduced(problem), most=600)
+    assert engine is not None
+    assert engine.bound(math.inf, lambda part: True) == least_latency(problem) == 7.0
+
+
 @given(st.integers(0, 10**6), st.integers(1, 5))
 @settings(max_examples=40)
 def test_leaving_nodes_out_is_a_lower_bound(seed: int, count: int) -> None:
