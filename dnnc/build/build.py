@@ -128,8 +128,9 @@ class StageProgram:
     first); or, where it has ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row.
     It has no ``model`` then, and ``collectives`` in the order in which all members take part in them.
 
-    ``serves``: while the build generates tokens, of each group of sequences the position of the replica whose process has its
-    states; empty where replicas take microbatches in turn."""
+    ``turns``: the position of the replica that has each turn, microbatch m being that of turn m modulo their number; empty
+    where each replica has one. ``serves``: while the build generates tokens, of each group of sequences the position of the
+    replica whose process has its states; empty where replicas take microbatches in turn."""
 
     index: int
     devices: tuple[str, ...]
@@ -142,6 +143,7 @@ class StageProgram:
     axes: tuple[tuple[str, int], ...] = ()
     members: tuple[MemberProgram, ...] = ()
     collectives: tuple[Collective, ...] = ()
+    turns: tuple[int, ...] = ()
     serves: tuple[int, ...] = ()
 
     @property
@@ -220,6 +222,7 @@ class Build:
             self.plan.comm,
             self.schedule.slots,
             frozenset(stage.index for stage in self.stages if stage.members),
+            serves=tuple(stage.turns for stage in self.stages),
         )
 
     @classmethod
@@ -455,16 +458,18 @@ def _stages(module: Module) -> tuple[StageProgram, ...]:
         for part in programs[stage.index][0].receives
     ]
     plan = module.first(Plan)
-    types = {row.index: row.device_type for row in plan.stages} if plan is not None else {}
+    rows = {row.index: row for row in plan.stages} if plan is not None else {}
     meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    found = (_stage(stage, programs[stage.index], channels, meshes.get(stage.mesh)) for stage in stages)
     return tuple(
-        _stage(stage, programs[stage.index], channels, types.get(stage.index, ""), meshes.get(stage.mesh)) for stage in stages
+        replace(stage, device_type=row.device_type, turns=() if module.states else row.serves)
+        if (row := rows.get(stage.index))
+        else stage
+        for stage in found
     )
 
 
-def _stage(
-    stage: Stage, programs: tuple[LocalProgram, ...], channels: list[Channel], device_type: str, mesh: Mesh | None
-) -> StageProgram:
+def _stage(stage: Stage, programs: tuple[LocalProgram, ...], channels: list[Channel], mesh: Mesh | None) -> StageProgram:
     steps = [op for program in programs for op in program.ops]
     if other := next((op for op in steps if op.name != SEGMENT and not is_collective(op)), None):
         raise ValueError(
@@ -477,7 +482,7 @@ def _stage(
     return StageProgram(
         index=stage.index,
         devices=stage.devices,
-        device_type=device_type,
+        device_type="",
         model=None if members else model_name(stage.index),
         inputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in stage.args),
         outputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in stage.results),

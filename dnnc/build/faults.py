@@ -349,6 +349,13 @@ class MeshWithoutSharding(Fault, code="E0345"):
     hint = "plans of schema dnnc.plan/1 are replayed without meshes only: compile with the mesh again"
 
 
+class TurnsBesideSharding(Fault, code="E0359"):
+    """A plan with 'sharding' is replayed stage by stage on meshes, beside which replicas have one turn each."""
+
+    message = "the stage says which replica has each turn, and the plan has 'sharding'"
+    hint = "leave out 'serves', or 'sharding' where no stage is on a mesh"
+
+
 class StageWithoutOps(Fault, code="E0346"):
     """Every op was moved out of a stage, and the stage is still there."""
 

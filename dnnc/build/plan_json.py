@@ -119,7 +119,11 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [
-            {**_stage(stage, members[stage.index], plan.in_steps), **decisions.get(stage.index, {})} for stage in plan.stages
+            {
+                **_stage(stage, members[stage.index], training=plan.in_steps, grouped=bool(module.states)),
+                **decisions.get(stage.index, {}),
+            }
+            for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
         **_decoding(module, plan, members),
@@ -197,11 +201,13 @@ def _json(data: Any) -> str:
     return visible_json(json.dumps(data, ensure_ascii=False, allow_nan=False))
 
 
-def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
+def _stage(stage: PlanStage, ops: list[str], *, training: bool, grouped: bool) -> dict[str, Any]:
+    """``grouped``: whether replicas serve groups of a decoder, which ``decoding`` tells."""
     return {
         "index": stage.index,
         "device": stage.devices[0] if len(stage.devices) == 1 else list(stage.devices),
         "device_type": stage.device_type,
+        **({"serves": list(stage.serves)} if stage.serves and not grouped else {}),
         "seconds": {
             "compute": _number(stage.compute),
             **({"collectives": _number(stage.collectives)} if stage.mesh else {}),

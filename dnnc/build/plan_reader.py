@@ -24,6 +24,7 @@ from dnnc.build.faults import (
     StageIndexTwice,
     StagesNotNumbered,
     StageWithoutOps,
+    TurnsBesideSharding,
     UnknownAxis,
     WrongAxisSize,
     WrongEntry,
@@ -121,6 +122,8 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         seen.add(index)
         if "mesh" in item and not splits:
             reader.fail(MeshWithoutSharding(), f"{at}.mesh")
+        if "serves" in item and splits:
+            reader.fail(TurnsBesideSharding(), f"{at}.serves")
         options.devices += [f"{index}:{name}" for name in reader.devices(item, at)]
         if not item.get("ops"):
             reader.items({"ops": [], **item}, "ops", at, mapping="mesh" in item)
@@ -182,13 +185,16 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
 
 
 def _read_serving(reader: _Reader, root: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of each stage that says it, the replica that serves each group of sequences."""
+    """Of each stage that says it, the replica that has each turn, or of a decoder the one that serves each group."""
     decoding = reader.mapping(root.get("decoding", {}), "decoding")
     serving, at = reader.mapping(decoding.get("serving", {}), "decoding.serving"), "decoding.serving"
-    rows = {stage: reader.items(serving, stage, at) for stage in serving}
+    rows = [(stage, at, stage, reader.items(serving, stage, at)) for stage in serving]
+    for position, entry in enumerate(reader.items(root, "stages", "")):
+        if "serves" in entry:
+            item, at = entry, f"stages[{position}]"
+            rows.append((str(item.get("index", position)), at, "serves", reader.items(item, "serves", at)))
     return tuple(
-        f"{stage}:{','.join(str(reader.integer({stage: replica}, stage, at)) for replica in row)}"
-        for stage, row in rows.items()
+        f"{stage}:{','.join(str(reader.integer({key: replica}, key, at)) for replica in row)}" for stage, at, key, row in rows
     )
 
 

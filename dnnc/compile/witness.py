@@ -10,7 +10,7 @@ import numpy as np
 
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
-from ir.text.witness import DEVICES, KEY, MESH, MESHES, REPLICAS, Witness, witness_text
+from ir.text.witness import DEVICES, KEY, MESH, MESHES, REPLICAS, TURNS, Witness, witness_text
 from passes.costs.learning import learning_seconds
 from passes.costs.op_time import body_seconds
 from passes.framework.base import Pass, PassContext
@@ -46,6 +46,7 @@ def proven(plan: Plan, pipeline: Sequence[Pass], context: PassContext) -> tuple[
     form = next((str(getattr(step, "form")) for step in pipeline if step.name in PLANNERS), "")  # noqa: B009
     if not form:
         form = REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
+        form = TURNS if any(stage.serves for stage in plan.stages) and not plan.minimises.decodes else form
     return {MESHES if plan.on_meshes else form: plan.bound}, 0.0
 
 

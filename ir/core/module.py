@@ -217,10 +217,13 @@ class PlanStage:
     """The predicted cost of one stage: seconds of a device per sample (microbatch) that it handles; bytes of memory on each of
     its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
     channels). ``replicas`` devices take samples in turn; ``devices`` names
-    them once the stage is placed. ``serves``: of each group of sequences of a decoder, the number of the replica that has its
-    states and does all its steps; empty where replicas take groups in turn. Where these hold unlike numbers of groups,
-    ``weights`` are those of the one that holds most. ``steps``: seconds of a step, receives and sends included, on each
-    replica, where devices of unlike speed serve groups; empty where all are as fast.
+    them once the stage is placed.
+
+    ``serves``: the number of the replica that has each turn, of which a fast one may have more than a slow one; sample m is
+    turn m modulo their number. Of a decoder: of each group of sequences the replica that has its states and does all its steps.
+    Empty where each replica has one turn, or groups in turn. Where replicas hold unlike numbers of groups, ``weights`` are
+    those of the one that holds most. ``steps``: seconds of a sample, or of a step of a group, receives and sends included, on
+    each replica, where they are of unlike speed; empty where all are as fast.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``

@@ -170,7 +170,9 @@ def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
     if not schedule.periodic and sum(1 for _ in walk(schedule, flow, schedule.microbatches)) == every:
         return []  # found out in a fifth of the time that the circle takes
     rows = {device: lanes(actions, flow.comm) for device, actions in schedule.rows if device not in flow.leads}
-    unlike = {on for on in flow.takers if any(rows[device] != rows[on[0]] for device in on)} if schedule.periodic else set()
+    unlike = set[tuple[str, ...]]()  # stages whose replicas have unlike rows, or unlike turns
+    if schedule.periodic:
+        unlike = {on for on in flow.takers if len(set(on)) < len(on) or any(rows[device] != rows[on[0]] for device in on)}
     turn = math.lcm(*map(len, unlike))
     if (count := turn * sum(len(lane) for of_device in rows.values() for lane in of_device)) > MOST_CELLS and turn > 1:
         return [f"rows of replicas differ and meet again after {turn} microbatches, {count} actions: make them equal"]

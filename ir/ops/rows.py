@@ -13,8 +13,8 @@ seconds, and the runtime follows the rows. Rules:
    reader's ``F`` has ended for the microbatch that used this buffer before. In training a send waits for no buffer.
 4. A periodic row is one period of an endless stream and has every action of M microbatches once. In period k, the action with
    microbatch number o works on microbatch k M + o; actions on microbatches that do not exist are skipped. In inference M = 1.
-5. Replica m mod r of a replicated stage handles microbatch m. The members of a mesh work on each microbatch together, so their
-   rows are equal.
+5. The replicas of a stage have r turns, one each, or, at inference, as many as the plan says (``serves``); microbatch m is turn
+   m mod r. The members of a mesh work on each microbatch together, so their rows are equal.
 6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is ``I``, then ``W``. ``I`` waits
    for ``F`` of its stage and microbatch, ``W`` for ``I``; ``F``, ``I`` and ``W`` wait for each ``recv`` whose tensor they are
    the first to read. A gradient has its own channel, from the stage that makes it to an earlier one; its ``send`` waits for the
@@ -34,6 +34,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from ir.core.module import Action, Schedule
 
@@ -51,6 +52,7 @@ SHOWN_STEPS = 3
 """Steps of an asynchronous training that are simulated by default."""
 LANES = ("compute", "transfers", "in", "out")
 """A device runs the actions of a lane one after the other. The plan's ``comm`` says which lanes there are (rule 1)."""
+Replica = TypeVar("Replica")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Flow:
     """Stages, devices, channels and buffers that the actions of rows refer to. ``devices`` of each stage: its replicas, which
     take microbatches in turn, or the members of its mesh if the stage is in ``together``. ``channels``: by number. ``slots``:
     buffers of an edge between neighbours. In training, ``split``: stages with ``I`` and ``W`` instead of ``B``; ``updates``:
-    stages with ``U``."""
+    stages with ``U``. ``serves``: of each stage the number of the replica that has each turn, empty where each has one; empty
+    where that holds of all stages."""
 
     devices: tuple[tuple[str, ...], ...]
     channels: Mapping[int, Channel]
@@ -79,6 +82,7 @@ class Flow:
     training: bool = False
     split: frozenset[int] = frozenset()
     updates: frozenset[int] = frozenset()
+    serves: tuple[tuple[int, ...], ...] = ()
 
     def following(self, schedule: Schedule) -> Flow:
         """This flow, with ``split`` as in the rows of ``schedule``."""
@@ -88,8 +92,11 @@ class Flow:
 
     @cached_property
     def takers(self) -> tuple[tuple[str, ...], ...]:
-        """The devices of each stage that take microbatches in turn: its replicas, or the first member of its mesh."""
-        return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.devices))
+        """The device of each turn of each stage: one of its replicas, or the first member of its mesh."""
+        return tuple(
+            on[:1] if stage in self.together else by_turn(on, self.serves[stage] if self.serves else ())
+            for stage, on in enumerate(self.devices)
+        )
 
     @cached_property
     def leads(self) -> dict[str, str]:
@@ -115,12 +122,14 @@ class Flow:
 
     def works(self, device: str, stage: int, microbatch: int) -> bool:
         """Whether the device works on this microbatch of the stage: it is its turn, or it is a member of its mesh."""
-        on = self.devices[stage]
-        return device in on if stage in self.together else on[microbatch % len(on)] == device
+        if stage in self.together:
+            return device in self.devices[stage]
+        turns = self.takers[stage]
+        return turns[microbatch % len(turns)] == device
 
     def window(self, channel: int) -> int:
-        """A buffer that holds microbatch m is filled again by microbatch m + window. With r and s replicas, a pair of them
-        exchanges every lcm(r, s)-th microbatch."""
+        """A buffer that holds microbatch m is filled again by microbatch m + window. With r and s turns, pairs of replicas
+        exchange the same microbatches again after lcm(r, s); a pair has ``edge_slots`` buffers for each of those in between."""
         ends = self.channels[channel]
         turns = math.lcm(len(self.takers[ends.source]), len(self.takers[ends.target]))
         return turns * edge_slots(self.comm, ends.source, ends.target, self.slots)
@@ -163,6 +172,11 @@ class Flow:
                 before = number - self.window(c)
                 if before >= 0:
                     yield Action(COMPUTE, self.channels[c].target, before)
+
+
+def by_turn(replicas: Sequence[Replica], serves: Sequence[int]) -> tuple[Replica, ...]:
+    """The replica of each turn; ``serves``: their numbers, empty where each has one turn."""
+    return tuple(replicas[number] for number in serves) if serves else tuple(replicas)
 
 
 def with_gradients(channels: Mapping[int, Channel], learned: Iterable[int]) -> dict[int, Channel]:

@@ -21,14 +21,14 @@ CHOSEN = "chosen"
 """The key of a certificate whose bound is of other batches and numbers of groups, too: which, in words."""
 BOUND_FOR, ON_MESHES_FOR = "; the bound is for ", "; that of plans on meshes is for "
 """In the text of ``CHOSEN`` before the groups that the bound is of, where it, or that of plans on meshes, is of no others."""
-DEVICES, REPLICAS, MESHES, MESH = "devices", "replicas", "meshes", "mesh"
-"""Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh, on a device or, at
-inference, on replicas; all ops on the mesh of the plan."""
+DEVICES, REPLICAS, TURNS, MESHES, MESH = "devices", "replicas", "turns", "meshes", "mesh"
+"""Forms of plans: each stage on a device; each on a device or on replicas; each on a device or on replicas of which a fast one
+may have more turns; each on a mesh, on a device or, at inference, on replicas; all ops on the mesh of the plan."""
 OF_BOUND = ("kinds", "replicas", "restricted", "stages")
 """The keys of a certificate that say of which plans the bound is."""
 OF_THESE = "search of each stage, for these stages on these meshes"
 """How a bound was reached, where it is of plans with the stages and meshes of the plan alone."""
-FORMS = (DEVICES, REPLICAS, MESHES, MESH)
+FORMS = (DEVICES, REPLICAS, TURNS, MESHES, MESH)
 
 
 @dataclass(frozen=True, slots=True)

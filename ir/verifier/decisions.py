@@ -28,7 +28,7 @@ def check_decisions(findings: Findings) -> None:
         for fault in _plan_faults(plan):
             findings.add("INV19", f"in {plan.name}: {fault}", plan)
         for position, stage in enumerate(plan.stages):
-            for fault in _plan_stage_faults(stage, position, findings):
+            for fault in _plan_stage_faults(plan, stage, position, findings):
                 findings.add("INV19", f"in {plan.name}: {fault}", plan, part=stage)
     if findings.plan is not None:
         for func in findings.module.of_type(Func):
@@ -192,7 +192,7 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
         yield "the entries of the certificate are not sorted, each once"
 
 
-def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
+def _plan_stage_faults(plan: Plan, stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
     seconds = [stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync, stage.hidden]
@@ -207,12 +207,7 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
     if len(set(stage.devices)) != len(stage.devices):
         yield f"stage {stage.index} has a device twice"
     if stage.serves:
-        sets = max((state.sets for state in findings.module.states.values()), default=0)
-        if len(stage.serves) != sets or set(stage.serves) != set(range(stage.replicas)):
-            yield (
-                f"stage {stage.index} serves groups by replicas {list(stage.serves)}, expected one for each of {sets} sets of "
-                f"states, and each of its {stage.replicas} replicas"
-            )
+        yield from _serving_faults(plan, stage, findings)
     if stage.mesh:
         mesh = findings.meshes.get(stage.mesh)
         if mesh is None:
@@ -235,6 +230,23 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
             yield f"stage {stage.index} is on '{device}', which is not a device of the topology"
         elif stage.device_type and of_device[device] != stage.device_type:
             yield f"stage {stage.index} is for '{stage.device_type}', but '{device}' is of type '{of_device[device]}'"
+
+
+def _serving_faults(plan: Plan, stage: PlanStage, findings: Findings) -> Iterable[str]:
+    """Groups or turns of a stage that are not those of its replicas."""
+    sets = max((state.sets for state in findings.module.states.values()), default=0)
+    each = set(stage.serves) == set(range(stage.replicas))
+    if sets and (len(stage.serves) != sets or not each):
+        yield (
+            f"stage {stage.index} serves groups by replicas {list(stage.serves)}, expected one for each of {sets} sets of "
+            f"states, and each of its {stage.replicas} replicas"
+        )
+    if not sets and not each:
+        yield f"stage {stage.index} gives turns to replicas {list(stage.serves)}, expected each of its {stage.replicas}"
+    if not sets and plan.objective in _TRAIN:
+        yield f"stage {stage.index} gives turns to its replicas, which have one each in training"
+    if not sets and any(set(stage.devices) & set(other.devices) for other in plan.stages if other is not stage):
+        yield f"stage {stage.index} says which of its replicas has which turn, but another stage is on its devices"
 
 
 def _check_members(findings: Findings, func: Func, stages: int) -> None:

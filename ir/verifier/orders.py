@@ -50,6 +50,7 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
         updates=frozenset(
             stage.index for stage in findings.stages if any(phase_of(op.facets) == UPDATE for op in findings.body(stage))
         ),
+        serves=() if plan is None or findings.module.states else tuple(stage.serves for stage in plan.stages),
     )
 
 

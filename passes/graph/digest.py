@@ -20,14 +20,16 @@ from ir.core.topology import Topology
 @dataclass(frozen=True, slots=True)
 class Among:
     """The plans that a bound is of: those of so many ``stages`` (0: any number), each of at most so many ``replicas`` (0: any
-    number)."""
+    number), which at inference may have unlike ``turns``."""
 
     stages: int = 0
     replicas: int = 1
+    turns: bool = False
 
     def __str__(self) -> str:
         of_stages = f" in {self.stages} stages" if self.stages else ""
-        return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas")
+        of_turns = " turns" if self.turns else ""
+        return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas") + of_turns
 
 
 def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:

@@ -5,9 +5,12 @@ Imports no library, since commands that only show a plan ask it too.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import defaultdict
 
 from ir.core.module import Plan, PlanStage
+from ir.ops.rows import by_turn
 
 COMM = ("sum", "overlap", "duplex")
 """The rules (``load``)."""
@@ -31,10 +34,32 @@ def hands_over(stages: int, devices: int, *, training: bool) -> bool:
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
-    and transfers; of replicas, which take microbatches in turn, each, or the busiest where they serve groups of a decoder."""
-    if stage.serves and stage.steps:
-        return max(stage.serves.count(replica) * step for replica, step in enumerate(stage.steps)) / len(stage.serves)
+    and transfers; of replicas the busiest."""
+    if stage.steps:
+        return max(map(math.prod, zip(stage.steps, shares(stage), strict=True)))
     return load(comm, stage.working, stage.receive, stage.send) * stage.share
+
+
+def shares(stage: PlanStage) -> list[float]:
+    """The part of all microbatches, or of a decoder's groups, that each device of a placed stage works on."""
+    if stage.serves:
+        return [stage.serves.count(replica) / len(stage.serves) for replica in range(stage.replicas)]
+    return [1 / stage.replicas] * len(stage.devices)
+
+
+def median_compute(stage: PlanStage) -> float:
+    """Seconds in which a placed stage computes a microbatch, of unlike replicas the median of all turns."""
+    if not stage.steps:
+        return stage.compute
+    return stage.compute * statistics.median(by_turn(stage.steps, stage.serves)) / max(stage.steps)
+
+
+def seconds_on(stage: PlanStage, device: str, seconds: float) -> float:
+    """What ``seconds``, a part of a microbatch of a placed stage on its slowest device, come to per microbatch of the stream on
+    one of its devices."""
+    replica = stage.devices.index(device)
+    speed = stage.steps[replica] / max(stage.steps) if stage.steps else 1.0
+    return seconds * speed * shares(stage)[replica]
 
 
 def step_period(plan: Plan) -> float:

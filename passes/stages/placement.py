@@ -3,8 +3,8 @@
 Stages exchange messages over channels. A stage on a device costs its compute there and the seconds of its messages on the
 routes to the other devices; sending one tensor to several stages costs its bytes for each and the latency once. A link that
 transfers share is busy for the bytes of all that crosses it. The value of a placement is the largest of these loads, a
-replicated stage counting for each r-th message, or, where replicas serve unlike numbers of a decoder's groups, each replica for
-those that it serves.
+replicated stage counting for each r-th message, or, where replicas have unlike numbers of turns, or of a decoder's groups, each
+replica for those that it has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from ir.core.topology import Topology
+from ir.ops.rows import by_turn
 from passes.costs.network import Network
 from passes.stages.load import load as combined
 
@@ -42,8 +43,8 @@ class Message:
 class PlacementProblem:
     """``compute[stage][device]``: seconds, inf where the stage may not run or does not fit; ``fixed[stage]``: given devices,
     else empty; ``replicas[stage]``: how many devices it wants; ``comm``: how compute and transfers of a device add up.
-    ``serving[stage]``: of each group of sequences the replica that serves it, a message being a step of one of them; empty
-    where replicas take messages in turn."""
+    ``serving[stage]``: the replica that has each turn, or serves each group of sequences, a message being a step of one of
+    them; empty where each replica of every stage has one turn."""
 
     topology: Topology
     network: Network
@@ -134,11 +135,11 @@ class PlacementProblem:
 
     def pairs(self, message: Message, chosen: Placement) -> list[tuple[int, int]]:
         """Devices between which the messages go, one after another, until it begins anew."""
-        sources, targets = chosen[message.source], chosen[message.target]
-        if not self.serving:
-            return turns(sources, targets)
-        served = zip(self.serving[message.source], self.serving[message.target], strict=True)
-        return [(sources[here], targets[there]) for here, there in served]
+        return turns(*(by_turn(chosen[end], self.turns(end)) for end in (message.source, message.target)))
+
+    def turns(self, stage: int) -> tuple[int, ...]:
+        """The replica that has each turn of a stage; empty where each has one."""
+        return self.serving[stage] if self.serving else ()
 
     def steps(self, stage: int, chosen: Placement) -> list[float]:
         """Seconds of a message of the stage on each of its devices, over its slowest routes."""
@@ -269,7 +270,9 @@ class PlacementProblem:
                 receive = math.fsum(self.port_seconds(channel, device) for channel in received.values())
                 send = math.fsum(self.port_seconds(channel, device) for channel in sent.values())
                 compute = math.fsum(self.compute[stage][device] for stage in here)
-                worst = max(worst, combined(self.comm, compute, receive, send) / len(devices))
+                serves, replica = self.turns(here[0]), devices.index(device)
+                share = serves.count(replica) / len(serves) if serves else 1 / len(devices)
+                worst = max(worst, combined(self.comm, compute, receive, send) * share)
         return worst
 
 

@@ -101,17 +101,14 @@ def placement_problem(
     fixed = fixed_devices(plan, topology, len(own))
     replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
-    bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
     by_type, passes = dict[str, list[float]](), dict[str, list[Passes]]()
     woken = hands_over(len(own), replicas[0], training=plan.in_steps)
-    for type_ in topology.types:
+    for type_ in topology.types if plan.in_steps else ():
         handover = type_.handover if woken else 0.0
-        if plan.in_steps:
-            works = learning_seconds(module, type_)
-            by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
-            passes[type_.name] = works
-            continue
-        by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
+        works = learning_seconds(module, type_)
+        by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
+        passes[type_.name] = works
+    by_type = by_type or computing(entry, own, topology, woken=woken)
     updated = updates(module, own) if plan.in_steps else ()
     compute = []
     problems: list[Diagnostic] = []
@@ -149,12 +146,26 @@ def placement_problem(
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas, serving_of(module, plan))
 
 
+def computing(entry: Func, own: Sequence[Sequence[int]], topology: Topology, *, woken: bool) -> dict[str, list[float]]:
+    """Of each type of device the seconds in which it computes a sample of each stage; ``woken``: as ``hands_over`` says."""
+    bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
+    return {
+        type_.name: [
+            (type_.handover if woken else 0.0) + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies
+        ]
+        for type_ in topology.types
+    }
+
+
 def serving_of(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """Of each stage the replica that serves each group; empty where no stage of the plan says it."""
+    """Of each stage the replica that has each turn, or of a decoder the one that serves each group; empty where no stage of the
+    plan says it."""
     if not any(stage.serves for stage in plan.stages):
         return ()
     groups = groups_of(module)
-    return tuple(stage.serves or tuple(group % stage.replicas for group in range(groups)) for stage in plan.stages)
+    return tuple(
+        stage.serves or tuple(turn % stage.replicas for turn in range(groups or stage.replicas)) for stage in plan.stages
+    )
 
 
 def states_not_held(module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> list[dict[str, int]]:

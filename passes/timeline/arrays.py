@@ -90,7 +90,7 @@ def followed(load: Workload, rows: Mapping[str, Sequence[Action]]) -> Followed:
     end_of_channel = len(PASSES) * stages + (table.kind - len(PASSES)) * wires + table.channel
     verb = np.where(table.kind < len(PASSES), table.kind * stages + table.stage, end_of_channel)[sorting]
     verbs, media = _verbs(load, flow)
-    state = state_of(len(verbs.seconds), 1 + int(numbers.max(initial=0)), begins, media)
+    state = state_of(len(verbs.need_start) - 1, 1 + int(numbers.max(initial=0)), begins, media)
     starts, ends, order = np.zeros(len(verb)), np.zeros(len(verb)), np.full(len(verb), len(verb), np.int64)
     done = follow(verbs, Lanes(begins, verb, numbers), state, starts, ends, order)
     owner = table.owner[sorting]
@@ -126,13 +126,16 @@ def _stated(load: Workload) -> dict[str, tuple[float, ...]]:
     return dict(zip(PASSES, of_kind, strict=True))
 
 
-def _seconds(load: Workload, flow: Flow, verb: Action) -> float:
+def _seconds(load: Workload, flow: Flow, verb: Action) -> tuple[float, ...]:
+    """Of each turn of the verb's stage; one entry where all take as long."""
     if verb.channel is not None:
         wire = load.wires[verb.channel]
-        return wire.send if verb.kind == SEND else wire.receive
+        return (wire.sends or (wire.send,)) if verb.kind == SEND else (wire.receives or (wire.receive,))
     if verb.stage >= len(_stated(load)[verb.kind]):
-        return 0.0
-    return load.seconds(verb.kind, verb.stage, split=verb.stage in flow.split)
+        return (0.0,)
+    if verb.kind == COMPUTE and load.paces:
+        return load.paces[verb.stage]
+    return (load.seconds(verb.kind, verb.stage, split=verb.stage in flow.split),)
 
 
 def _bounds(counts: Iterable[int]) -> Any:
@@ -156,13 +159,15 @@ def _verbs(load: Workload, flow: Flow) -> tuple[Verbs, int]:
         needs.append([(place[one.kind, one.stage, one.channel], late - (one.microbatch or 0)) for one in waits])
         media = load.wires[action.channel or 0].media if v >= len(verbs) - wires else ()
         if action.channel is None and load.shared and load.shared[action.stage]:
-            taken = _seconds(load, flow, action)
+            (taken,) = _seconds(load, flow, action)  # replicas have no collectives
             media = (tuple((name, part * taken) for name, part in load.shared[action.stage]),)
         turns.append([[(names.setdefault(name, len(names)), busy) for name, busy in row] for row in media])
     flat = [need for of_verb in needs for need in of_verb]
     occupied = [one for of_verb in turns for row in of_verb for one in row]
+    seconds = [_seconds(load, flow, action) for action in verbs]
     return Verbs(
-        seconds=np.array([_seconds(load, flow, action) for action in verbs], np.float64),
+        pace_start=_bounds(map(len, seconds)),
+        seconds=np.array([one for of_verb in seconds for one in of_verb], np.float64),
         need_start=_bounds(map(len, needs)),
         need=np.array([need for need, _ in flat], np.int64),
         back=np.array([back for _, back in flat], np.int64),

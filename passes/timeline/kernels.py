@@ -14,10 +14,12 @@ from passes.solvers.kernels import compiled, part
 
 
 class Verbs(NamedTuple):
-    """``seconds[v]``. ``v`` of microbatch m waits for ``need[i]`` of microbatch m - ``back[i]``, where there is one, for
-    ``need_start[v] <= i < need_start[v + 1]``. ``turn_start[v]``: its rows of shared links, by microbatch in turn; row r
-    occupies ``medium[i]`` for ``busy[i]`` seconds, ``medium_start[r] <= i < medium_start[r + 1]``."""
+    """``v`` takes ``seconds[i]``, ``pace_start[v] <= i < pace_start[v + 1]``, by microbatch in turn. ``v`` of microbatch m
+    waits for ``need[i]`` of microbatch m - ``back[i]``, where there is one, for ``need_start[v] <= i < need_start[v + 1]``.
+    ``turn_start[v]``: its rows of shared links, by microbatch in turn; row r occupies ``medium[i]`` for ``busy[i]`` seconds,
+    ``medium_start[r] <= i < medium_start[r + 1]``."""
 
+    pace_start: Any
     seconds: Any
     need_start: Any
     need: Any
@@ -139,7 +141,8 @@ def follow(verbs: Any, queues: Any, state: Any, starts: Any, ends: Any, order: A
         if free > start:
             size = push(state.times, state.lanes, size, free, lane)
             continue
-        end = start + verbs.seconds[verb]
+        first = verbs.pace_start[verb]
+        end = start + verbs.seconds[first + number % (verbs.pace_start[verb + 1] - first)]
         starts[at], ends[at], order[at] = start, end, done
         done += 1
         state.end[verb, number] = end

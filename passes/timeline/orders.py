@@ -8,7 +8,8 @@ so whatever an action waits for happens a period before it: a stage is three sam
 it. The members of a mesh, which work on each sample together, have equal rows.
 
 ``period`` is the largest load of a device or shared link, which a stream reaches; where transfers share a link, devices
-may wait for it in turn, and the period is what a long simulated stream shows. ``latency`` is simulated too: one sample
+may wait for it in turn, and where replicas have unlike turns, for what is another's turn: then the period is what a long
+simulated stream shows. ``latency`` is simulated too: one sample
 through empty devices.
 
 Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stages once, channels ascending, in an order that
@@ -17,6 +18,7 @@ Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its s
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ir.core.module import Action, Schedule
@@ -44,7 +46,7 @@ def stream(load: Workload, period: float) -> Schedule:
         for device in devices:  # stages on one device take turns
             rows[device] = (*rows.get(device, ()), *actions)
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
-    if any(any(wire.media) for wire in load.wires) or any(load.shared):
+    if load.serves or any(any(wire.media) for wire in load.wires) or any(load.shared):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
     return replace(schedule, latency=makespan(load, unrolled(schedule, flow, 1)))
 
@@ -52,7 +54,8 @@ def stream(load: Workload, period: float) -> Schedule:
 def steady_period(load: Workload, schedule: Schedule) -> float:
     """Seconds from one period of the rows to the next in the middle of a long stream, filling and draining left out."""
     depth, every = len(load.compute), schedule.microbatches
-    warm, periods = -(-4 * depth // every), -(-40 // every)
+    turns = math.lcm(*map(len, load.serves))  # where these are unlike, whole rounds are left out and measured
+    warm, periods = -(-4 * depth // every) * turns, -(-40 // (every * turns)) * turns
     first, last = warm * every, (warm + periods) * every
     ends = {
         event.action.microbatch: event.end

@@ -7,6 +7,7 @@ single devices, ``meshes.costs.cross_mesh`` between meshes).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cost, phase_of
 from ir.core.module import Func, Mesh, Module, Plan
 from ir.core.topology import Topology
-from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
+from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, by_turn, gradient_order
 from passes.costs.exchange import hidden_beside
 from passes.costs.memory.liveness import SLOTS
 from passes.costs.memory.stage import StageBytes
@@ -22,8 +23,10 @@ from passes.costs.network import network
 from passes.graph.faults import NoPlacedPlan
 from passes.graph.graph import Cut, cuts_of, stage_members
 from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes, parties
-from passes.stages.placement import PlacementProblem, shared_loads, turns
-from passes.stages.placement_from_ir import fixed_devices, messages_of
+from passes.stages.load import hands_over
+from passes.stages.load import load as combined
+from passes.stages.placement import PlacementProblem, shared_loads
+from passes.stages.placement_from_ir import computing, fixed_devices, messages_of, serving_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Wire:
     ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
     of which message m takes row m modulo their number (no row: it crosses none). ``made`` and ``read``: the phases of a
     training step that make and first read it. What is made in ``U`` is part of the seconds of the update, and costs nothing
-    here."""
+    here. ``sends``, ``receives``: ``send`` by turn of the source, and ``receive`` by turn of the target; empty where all are
+    alike."""
 
     source: int
     target: int
@@ -41,13 +45,16 @@ class Wire:
     media: tuple[tuple[tuple[str, float], ...], ...] = ()
     made: str = COMPUTE
     read: str = COMPUTE
+    sends: tuple[float, ...] = ()
+    receives: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
     devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
-    holds their collectives too.
+    holds their collectives too. ``serves[stage]``: the number of the replica that has each turn, and ``paces[stage]`` the
+    ``compute`` of each turn; both empty where each replica of every stage has one turn.
 
     Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of which ``weights[stage]``
     are those of gradients of weights alone; ``sync[stage]`` seconds once a step, behind the last backward pass of the stage,
@@ -70,6 +77,8 @@ class Workload:
     holds: tuple[StageBytes, ...] = ()
     memory: tuple[tuple[str, int], ...] = ()
     hidden: tuple[float, ...] = ()
+    serves: tuple[tuple[int, ...], ...] = ()
+    paces: tuple[tuple[float, ...], ...] = ()
 
     def seconds(self, kind: str, stage: int, *, split: bool = False) -> float:
         """Of a pass of a stage, or its update; ``split``: of a stage that does ``I`` and ``W`` apart, whose update waits for
@@ -94,7 +103,16 @@ class Workload:
     def flow(self) -> Flow:
         """What rows of it are about, without the seconds."""
         channels = {c: Channel(wire.source, wire.target, wire.made, wire.read) for c, wire in enumerate(self.wires)}
-        return Flow(self.replicas, channels, self.comm, self.slots, self.together, bool(self.backward), updates=self.updates)
+        return Flow(
+            self.replicas,
+            channels,
+            self.comm,
+            self.slots,
+            self.together,
+            bool(self.backward),
+            updates=self.updates,
+            serves=self.serves,
+        )
 
 
 def workload(module: Module) -> Workload:
@@ -107,24 +125,32 @@ def workload(module: Module) -> Workload:
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = fixed_devices(plan, topology, len(plan.stages))
-    compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
     messages, replicas = messages_of(module.entry, cuts), tuple(len(devices) for devices in chosen)
-    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages, chosen, replicas)
-    send = [0.0] * len(cuts)
+    serves = () if module.states else serving_of(module, plan)
+    compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
+    if serves:
+        compute = _on_devices(module, plan, topology)
+    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages, chosen, replicas, serves)
+    sends: dict[int, list[float]] = {}  # of each channel, on each replica of its sender
     for channels in (channels for of_stage in problem.sent for channels in of_stage):
-        for row in problem.slowest_sends(channels, chosen):
-            for channel, seconds in zip(channels, row, strict=True):
-                send[channel] = max(send[channel], seconds)
+        rows = problem.slowest_sends(channels, chosen)
+        sends.update((channel, [row[number] for row in rows]) for number, channel in enumerate(channels))
     wires = []
     for channel, message in enumerate(problem.messages):
-        pairs = turns(chosen[message.source], chosen[message.target])
+        pairs = problem.pairs(message, chosen)
+        slowest = dict.fromkeys(chosen[message.target], 0.0)
+        for a, b in pairs:
+            slowest[b] = max(slowest[b], problem.receive_seconds(channel, a, b))
+        receives = list(slowest.values())
         wires.append(
             Wire(
                 source=message.source,
                 target=message.target,
-                send=send[channel],
-                receive=max(problem.receive_seconds(channel, a, b) for a, b in pairs),
+                send=max(sends[channel]),
+                receive=max(receives),
                 media=tuple(problem.media(channel, a, b) for a, b in pairs),
+                sends=by_turn(sends[channel], serves[message.source]) if serves else (),
+                receives=by_turn(receives, serves[message.target]) if serves else (),
             )
         )
     return Workload(
@@ -133,7 +159,21 @@ def workload(module: Module) -> Workload:
         wires=tuple(wires),
         comm=plan.comm,
         slots=SLOTS,
+        serves=serves,
+        paces=tuple(
+            by_turn([row[device] for device in devices], turns)
+            for row, devices, turns in zip(compute, chosen, serves, strict=False)
+        ),
     )
+
+
+def _on_devices(module: Module, plan: Plan, topology: Topology) -> tuple[tuple[float, ...], ...]:
+    """``[stage][device]``: seconds in which each device computes a sample of each stage."""
+    members = stage_members(module.entry)
+    own = [[i for i, stages in enumerate(members) if stage.index in stages] for stage in plan.stages]
+    woken = hands_over(len(own), plan.stages[0].replicas, training=plan.in_steps)
+    by_type = computing(module.entry, own, topology, woken=woken)
+    return tuple(tuple(by_type[device.type][stage] for device in topology.devices) for stage in range(len(own)))
 
 
 def largest_load(load: Workload) -> float:
@@ -148,8 +188,23 @@ def largest_load(load: Workload) -> float:
     for compute, shared in zip(load.compute, load.shared, strict=False):
         for name, part in shared:
             media[name] = media.get(name, 0.0) + part * compute
-    parts = list(zip(load.compute, receive, send, strict=True))
-    return max((*shared_loads(load.comm, parts, load.flow.takers), *media.values()), default=0.0)
+    if load.serves:
+        loads = [_served(load, stage) for stage in range(len(load.compute))]
+    else:
+        loads = shared_loads(load.comm, list(zip(load.compute, receive, send, strict=True)), load.flow.takers)
+    return max((*loads, *media.values()), default=0.0)
+
+
+def _served(load: Workload, stage: int) -> float:
+    """Seconds per sample of the busiest replica of a stage whose replicas have unlike turns."""
+    serves = load.serves[stage]
+    arriving = [wire.receives for wire in load.wires if wire.target == stage]
+    leaving = [wire.sends for wire in load.wires if wire.source == stage]
+    busy = dict.fromkeys(serves, 0.0)
+    for turn, replica in enumerate(serves):
+        receive, send = (math.fsum(row[turn] for row in rows) for rows in (arriving, leaving))
+        busy[replica] += combined(load.comm, load.paces[stage][turn], receive, send)
+    return max(busy.values()) / len(serves)
 
 
 def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload:

@@ -27,7 +27,7 @@ from typing import TypeAlias
 from dnnc.check.witness.facts import Facts
 from dnnc.check.witness.value import Summed, combined, exposed
 from ir.core.topology import Device
-from ir.text.witness import DEVICES, MESH, MESHES, Witness
+from ir.text.witness import DEVICES, MESH, MESHES, TURNS, Witness
 from passes.costs.exchange import BUCKET
 from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
 from passes.costs.memory.stage import most_bytes
@@ -74,8 +74,8 @@ def searched(facts: Facts, record: Witness) -> tuple[float | None, str]:
     """Seconds of the objective that no plan of the record's form is below, and how large the search was; None where it was not
     made, and why."""
     plan, certificate = facts.plan, dict(facts.plan.certificate)
-    if record.plans in (MESH, MESHES):
-        return None, "plans on meshes are not searched plainly"
+    if record.plans in (MESH, MESHES, TURNS):
+        return None, f"plans {'of unlike turns' if record.plans == TURNS else 'on meshes'} are not searched plainly"
     if plan.minimises.alone or plan.minimises.decodes or (plan.minimises.trains and not plan.in_steps):
         return None, f"the objective {plan.objective} is not searched plainly"
     if told := [key for key in RESTRICTIONS if key in certificate]:

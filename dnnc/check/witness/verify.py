@@ -21,7 +21,7 @@ from ir.core.outcomes import translated
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
 from ir.text.units import seconds_text
-from ir.text.witness import CHOSEN, FORMS, KEY, MESH, MESHES, REPLICAS, Witness, read_witness
+from ir.text.witness import CHOSEN, FORMS, KEY, MESH, MESHES, REPLICAS, TURNS, Witness, read_witness
 
 
 @dataclass(slots=True)
@@ -319,7 +319,9 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         return
     of_plan = {MESH, MESHES} if plan.on_meshes else {*FORMS}
     if any(stage.replicas > 1 for stage in plan.stages):
-        of_plan &= {REPLICAS} if plan.minimises.trains else {REPLICAS, MESHES}
+        of_plan &= {REPLICAS} if plan.minimises.trains else {REPLICAS, TURNS, MESHES}
+    if any(stage.serves for stage in plan.stages) and not plan.minimises.decodes:
+        of_plan &= {TURNS}
     if not of_plan & {record.plans for record in records}:
         found.violations.append(f"the plan is on {' and '.join(sorted(of_plan))}, of which the witness has no record")
     least = min(record.bound for record in records)

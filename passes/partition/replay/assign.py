@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import ClassVar
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
@@ -35,7 +36,15 @@ from passes.graph.positional import POSITION, positional
 from passes.graph.serving import groups_of, tokens_of
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
-from passes.partition.replay.faults import DeviceTwice, ReplicasOfTypes, StageWithoutOp, WrongServing
+from passes.partition.replay.faults import (
+    DeviceTwice,
+    ReplicasOfTypes,
+    StageWithoutOp,
+    TurnsInTraining,
+    TurnsOfSharedDevices,
+    WrongServing,
+    WrongTurns,
+)
 from passes.partition.replay.stated import StatedPass
 from passes.plan.proof import proof_of
 from passes.stages.load import COMM
@@ -50,7 +59,8 @@ class AssignPass(StatedPass):
     placed by ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was
     proven for (empty: for none); ``certificate``: ``KEY=TEXT``, what else is said of that bound. ``microbatches``: of a
     training step of a model; of a profile, which trains as a stream, 0. ``flush``: whether the pipeline is empty behind each
-    step. ``serves``: ``STAGE:REPLICA,..``, of a decoder, the replica of a stage that serves each group.
+    step. ``serves``: ``STAGE:REPLICA,..``, the replica of a stage that has each turn, or of a decoder the one that serves each
+    group.
     """
 
     name: ClassVar[str] = "assign"
@@ -76,7 +86,8 @@ class AssignPass(StatedPass):
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
-        devices = self._devices(topology, problems, decodes=POSITION in dict(entry.attributes))
+        unlike = POSITION in dict(entry.attributes) or not (self.training or module.states)
+        devices = self._devices(topology, problems, unlike=unlike)
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
         if problems:
@@ -125,7 +136,12 @@ class AssignPass(StatedPass):
         comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
         most = max(stage.replicas for stage in plan.stages)
         at_most = (*range(most, len(topology.devices) + 1), 0)
-        among = [Among(of, replicas) for of in (count, 0) for replicas in at_most] if alone and once and self.problem else []
+        turns = (True,) if serving and not goal.decodes else (False, True)
+        among = (
+            [Among(of, *rest) for of in (count, 0) for rest in product(at_most, turns)]
+            if alone and once and self.problem
+            else []
+        )
         known = problem_digests(module, comm, among)
         if self.problem in known or (self.problem and self.problem == proof_of(placed, replace(plan, bound=self.bound))):
             certificate |= dict(text.split("=", 1) for text in self.certificate)
@@ -136,20 +152,29 @@ class AssignPass(StatedPass):
         return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
     def _serving(self, module: Module, topology: Topology, devices: Mapping[int, Sequence[str]]) -> dict[int, tuple[int, ...]]:
-        """Of each stage that says it, and of each whose replicas are unlike, the replica that serves each group. Raises
-        InvalidInput where these are others than the replicas and groups that there are."""
+        """Of each stage that says it, or whose replicas are unlike, the replica that has each turn, or serves each group.
+
+        Raises InvalidInput where these are others than the replicas and groups that there are, or where a stage that says it
+        shares its devices with others."""
         groups, found = groups_of(module), dict[int, tuple[int, ...]]()
         for index, names in devices.items():
             if len({topology.device(name).type for name in names}) > 1:
-                found[index] = tuple(group % len(names) for group in range(groups))
+                found[index] = tuple(turn % len(names) for turn in range(groups or len(names)))
         for text in self.serves:
             index, listed = self._split(text)
             found[index] = serves = tuple(int(replica) for replica in listed.split(",") if replica.isdecimal())
-            if len(serves) != groups or set(serves) != set(range(len(devices.get(index, ())))):
-                raise InvalidInput(WrongServing(listed, len(devices.get(index, ())), groups), where=self._where(index))
+            on = devices.get(index, [])
+            if len(serves) != (groups or len(serves)) or set(serves) != set(range(len(on))):
+                fault = WrongServing(listed, len(on), groups) if groups else WrongTurns(listed, len(on))
+                raise InvalidInput(fault, where=self._where(index))
+            if self.training:
+                raise InvalidInput(TurnsInTraining(), where=self._where(index))
+        for index in found if not groups else ():
+            if others := [other for other, on in devices.items() if other != index and set(on) & set(devices[index])]:
+                raise InvalidInput(TurnsOfSharedDevices(others[0]), where=self._where(index))
         return found
 
-    def _devices(self, topology: Topology, problems: list[Diagnostic], *, decodes: bool = False) -> dict[int, list[str]]:
+    def _devices(self, topology: Topology, problems: list[Diagnostic], *, unlike: bool = False) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]
         found: dict[int, list[str]] = {}
         for text in self.devices:
@@ -164,7 +189,7 @@ class AssignPass(StatedPass):
                 what = f"already runs stage {others[0]}" if others else "is listed twice"
                 rule = "stages share all their devices or none: choose other devices"
                 problems.append(DeviceTwice(names[0], what, rule).at(self._where(index)))
-        for index, names in found.items() if not decodes else ():
+        for index, names in found.items() if not unlike else ():
             if len(types := sorted({topology.device(name).type for name in names})) > 1:
                 problems.append(ReplicasOfTypes(tuple(types)).at(self._where(index)))
         return found

@@ -243,3 +243,27 @@ class WrongServing(Fault, code="E3429"):
     listed: str
     replicas: int
     groups: int
+
+
+class WrongTurns(Fault, code="E3430"):
+    """Each turn of a stage is of one of its replicas, each of which has one at least."""
+
+    message = "the replicas that have its turns are listed as '{listed}', and it has {replicas}"
+    hint = "name a replica from 0 on for each turn, and each of them once at least"
+    listed: str
+    replicas: int
+
+
+class TurnsInTraining(Fault, code="E3431"):
+    """In training the gradients of replicas are added up where each has handled as many microbatches."""
+
+    message = "it says which of its replicas have which turns, and the plan is for training"
+    hint = "leave out 'serves': in training each replica has one turn"
+
+
+class TurnsOfSharedDevices(Fault, code="E3432"):
+    """Devices of several stages do them in turn for each sample, so their replicas have one turn each."""
+
+    message = "its replicas have unlike turns, but stage {stage} is on their devices too"
+    hint = "give the stages devices of their own, or of one type with one turn each"
+    stage: int

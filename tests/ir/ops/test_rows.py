@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from hypothesis import event, given, settings
@@ -49,7 +49,22 @@ def flows(draw: st.DrawFn) -> Flow:
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=5)) if pairs else []
     channels = {number: Channel(*pair) for number, pair in enumerate(sorted(chosen))}
     comm = draw(st.sampled_from(["sum", "sum", "overlap", "duplex"]))
-    return Flow(tuple(devices), channels, comm, draw(st.integers(1, 3)), frozenset(together))
+    serves = draw(turns_of(devices, together)) if draw(st.booleans()) else ()
+    return Flow(tuple(devices), channels, comm, draw(st.integers(1, 3)), frozenset(together), serves=serves)
+
+
+@st.composite
+def turns_of(draw: st.DrawFn, devices: Sequence[tuple[str, ...]], together: Collection[int]) -> tuple[tuple[int, ...], ...]:
+    """The replica of each turn of each stage; none of a mesh, and of devices of several stages."""
+    found = []
+    for stage, on in enumerate(devices):
+        shared = any(set(on) & set(other) for other in (*devices[:stage], *devices[stage + 1 :]))
+        if shared or stage in together or draw(st.booleans()):
+            found.append(())
+            continue
+        more = draw(st.lists(st.integers(0, len(on) - 1), max_size=3))
+        found.append(tuple(draw(st.permutations([*range(len(on)), *more]))))
+    return tuple(found)
 
 
 @st.composite

@@ -97,9 +97,15 @@ def _wake(
 
 
 def _seconds(action: Action, load: Workload, flow: Flow) -> float:
+    number = action.microbatch or 0
     if action.kind not in (SEND, RECEIVE):
+        if load.paces:
+            return load.paces[action.stage][number % len(load.paces[action.stage])]
         return load.seconds(action.kind, action.stage, split=action.stage in flow.split)
     if action.channel is None or not 0 <= action.channel < len(load.wires):
         raise ValueError(f"{action_text(action)}: no such channel")
     wire = load.wires[action.channel]
+    of_turn = wire.sends if action.kind == SEND else wire.receives
+    if of_turn:
+        return of_turn[number % len(of_turn)]
     return wire.send if action.kind == SEND else wire.receive

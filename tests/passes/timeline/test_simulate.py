@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Action, Schedule
 from ir.ops.row_faults import faults
-from ir.ops.rows import unrolled
+from ir.ops.rows import by_turn, unrolled
+from passes.partition.decoding.planned import serves_of
 from passes.timeline.families import ASYNCHRONOUS, FAMILIES
 from passes.timeline.families.base import rows_of as rows_of_step
 from passes.timeline.orders import steady_period, stream
@@ -148,6 +150,21 @@ def workloads(draw: st.DrawFn, comm: str) -> Workload:
     return replace(load, replicas=tuple((f"d{draw(st.integers(0, 2 * count))}",) for _ in range(count)))  # some share one
 
 
+@st.composite
+def with_turns(draw: st.DrawFn, load: Workload, seconds: st.SearchStrategy[float]) -> Workload:
+    """The workload with seconds of each replica of stages of unlike turns."""
+
+    def each(stage: int) -> tuple[float, ...]:
+        of_replica = [draw(seconds) for _ in load.replicas[stage]]
+        return by_turn(of_replica, load.serves[stage])
+
+    return replace(
+        load,
+        paces=tuple(each(stage) for stage in range(len(load.compute))),
+        wires=tuple(replace(wire, sends=each(wire.source), receives=each(wire.target)) for wire in load.wires),
+    )
+
+
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
 def test_the_stream_reaches_the_period_of_the_formula(comm: str) -> None:
     @given(workloads(comm))
@@ -164,6 +181,39 @@ def test_the_stream_reaches_the_period_of_the_formula(comm: str) -> None:
         assert steady_period(load, schedule) <= formula * (1 + 1e-6)
 
     check()
+
+
+@st.composite
+def in_turns(draw: st.DrawFn) -> Workload:
+    """A chain of stages whose devices have turns in proportion to their speed, of rounds of one length."""
+    turns, count = draw(st.integers(4, 24)), draw(st.integers(1, 4))
+    replicas, serves, paces = list[tuple[str, ...]](), list[tuple[int, ...]](), list[list[float]]()
+    for stage in range(count):
+        cuts = draw(st.lists(st.integers(1, turns - 1), max_size=3, unique=True).map(sorted))
+        shares = [behind - first for first, behind in pairwise([0, *cuts, turns])]
+        least = draw(st.floats(0.5, 1.0))
+        replicas.append(tuple(f"d{stage}.{number}" for number in range(len(shares))))
+        serves.append(serves_of(shares) or tuple(turn % len(shares) for turn in range(turns)))
+        paces.append([least * turns / share for share in shares])
+    wires = [
+        Wire(a, a + 1, 0.0, 0.0, sends=by_turn([0.05] * len(replicas[a]), serves[a]), receives=(0.05,) * turns)
+        for a in range(count - 1)
+    ]
+    each = tuple(by_turn(pace, own) for pace, own in zip(paces, serves, strict=True))
+    load = workload([max(pace) for pace in paces], wires)
+    return replace(load, replicas=tuple(replicas), serves=tuple(serves), paces=each)
+
+
+@given(in_turns())
+@settings(deadline=None, max_examples=30)
+def test_devices_with_turns_by_their_speed_reach_the_period_of_the_formula(load: Workload) -> None:
+    """No device waits for another whose turn it is: buffers hold as many microbatches as there are turns between."""
+    formula = largest_load(load)
+    schedule = stream(load, formula)
+    assert formula <= schedule.period <= formula * 1.001
+    turns = len(load.serves[0])
+    events = run_rows(load, unrolled(schedule, load.flow, 2 * turns))
+    assert max(event.end for event in events) >= 2 * turns * formula * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
@@ -192,7 +242,7 @@ def test_the_simulator_completes_just_the_rows_that_the_verifier_accepts(data: s
         Wire(channel.source, channel.target, data.draw(seconds), data.draw(seconds)) for channel in flow.channels.values()
     )
     compute = tuple(data.draw(seconds) for _ in flow.devices)
-    load = Workload(compute, flow.devices, wires, flow.comm, flow.slots, flow.together)
+    load = Workload(compute, flow.devices, wires, flow.comm, flow.slots, flow.together, serves=flow.serves)
     assert load.flow == flow
     try:
         done = len(run_rows(load, unrolled(schedule, flow, LONG)))
@@ -241,6 +291,7 @@ def test_of_any_rows_of_a_stream_the_twin_says_the_same(data: st.DataObject) -> 
         Wire(channel.source, channel.target, data.draw(seconds), data.draw(seconds)) for channel in flow.channels.values()
     )
     load = Workload(tuple(data.draw(seconds) for _ in flow.devices), flow.devices, wires, flow.comm, flow.slots, flow.together)
+    load = data.draw(with_turns(replace(load, serves=flow.serves), seconds)) if flow.serves else load
     rows = unrolled(schedule, flow, 6)
 
     def told(run: Callable[[Workload, Mapping[str, Sequence[Action]]], list[Event]]) -> object:

@@ -366,6 +366,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
         ),
         (lambda d: stage(d).pop("mesh"), "stages[0]", "expected the list 'ops', found dict"),
         (lambda d: d.pop("sharding"), "stages[0].mesh", "the stage is on a mesh, and the plan has no 'sharding'"),
+        (
+            lambda d: stage(d).update(serves=[0, 0]),
+            "stages[0].serves",
+            "the stage says which replica has each turn, and the plan has 'sharding'",
+        ),
         (lambda d: d["sharding"].update(uneven="no"), "sharding", "expected 'uneven' as true or false, found no"),
         (lambda d: stage(d)["device"].__setitem__(1, "e"), "stage 0", "no device is called 'e'"),
         (lambda d: stage(d)["device"].__setitem__(1, "a"), "stage 0", "device 'a' is listed twice"),
