@@ -189,6 +189,7 @@ class _State:
     parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel: parts that members of a mesh sent
     at_fault: dict[str, set[int]] = field(default_factory=dict)  # by tensor: members of this stage whose part is wrong
     meter: Meter | None = None  # noise of the current stage, if it was measured
+    device: str = ""  # that whose program runs
 
     def __post_init__(self) -> None:
         self.chain = [dict(sample) for sample in self.feeds]
@@ -224,6 +225,7 @@ class _State:
 
     def check_stage(self, index: int) -> None:
         stage = self.build.stages[index]
+        self.device = stage.device
         specs = tuple(ValueSpec(spec.name, spec.element) for spec in output_specs(self.build, index))
         alone: dict[str, list[Difference]] = {}
         chained: dict[str, list[Difference]] = {}
@@ -236,7 +238,7 @@ class _State:
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
             said = one_line(error) or type(error).__name__  # a MemoryError has no text
             raise failure_for(f"{type(error).__name__}: {error}")(
-                StageDoesNotRun(said, machine_hint(said)), where=f"stage {index}{member or f' on {stage.device}'}"
+                StageDoesNotRun(said, machine_hint(said)), where=f"stage {index}{member or f' on {self.device}'}"
             ) from error
         outputs = {port.name: port.type for port in stage.outputs}
         types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}
@@ -252,14 +254,21 @@ class _State:
         alone: dict[str, list[Difference]],
         chained: dict[str, list[Difference]],
     ) -> None:
-        """Runs a stage that is one model, and collects the differences of its outputs."""
+        """Runs a stage that is one model, and collects the differences of its outputs. Where replicas have several execution
+        providers it runs alone with each of them, and in the chain with that of the first."""
         model, weights = self.build.model(stage.model or "")
-        executor = executor_of(self.build, stage.device, self.options.threads, self.options.optimize)
-        program = executor.load(model, specs, weights)
-        require_used([program], self.build.provider(stage.device).name)
+        provided = {self.build.provider(device).name: device for device in reversed(stage.devices)}
+        programs = []
+        for self.device in (*(other for other in provided.values() if other != stage.device), stage.device):
+            executor = executor_of(self.build, self.device, self.options.threads, self.options.optimize)
+            programs.append(executor.load(model, specs, weights))
+            require_used(programs[-1:], self.build.provider(self.device).name)
+        *others, program = programs
         for sample, expected, chain in zip(self.feeds, self.expected, self.chain, strict=True):
             right = {name: expected.get(name, sample.get(name, chain.get(name))) for name in program.input_names}
             real = {name: chain[name] for name in program.input_names}
+            for other in others:
+                _collect(alone, expected, other.run(right), self.unsplit.precisions, 0)
             results = program.run(right)
             _collect(alone, expected, results, self.unsplit.precisions, 0)
             if not all(_same(right[name], real[name]) for name in right):

@@ -187,10 +187,10 @@ class FarProcesses:
         for number, link in enumerate(wires):
             if link.source == FEEDER and (place := places[link.target]):
                 side: Any = relay.sender(number, link.sent, place.device)
-                self.feeds.append(StarterEnd(side, link.first, link.step, place))
+                self.feeds.append(StarterEnd(side, link.turns, place))
             elif link.target == FEEDER and (place := places[link.source]):
                 side = relay.receiver(number, link.received, place.device)
-                self.sinks.append(StarterEnd(side, link.first, link.step, place))
+                self.sinks.append(StarterEnd(side, link.turns, place))
 
     def _launch(self, relay: Relay, name: str, processes: list[int]) -> _Far:
         """Launches the agent of a host and opens its streams."""

@@ -153,7 +153,7 @@ class NoPipe(Fault, code="E0617"):
     """The system does not give a pipe that holds a notice for every value that may be under way between two stages."""
 
     message = "a cut needs a pipe of {size} bytes for what may be under way, which the system does not give ({reason})"
-    hint = "compile with fewer slots in the schedule, or with fewer tensors between stages"
+    hint = "compile with fewer slots in the schedule, fewer turns of replicas, or fewer tensors between stages"
     size: int
     reason: str
 

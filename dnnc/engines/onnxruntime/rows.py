@@ -30,6 +30,7 @@ import numpy as np
 from dnnc.engines.onnxruntime.decoding.wire import CONTROL, GROUP
 from dnnc.engines.onnxruntime.engine import End, Incoming, Outgoing, Runnable
 from dnnc.engines.onnxruntime.transport.codec import Raw
+from dnnc.engines.onnxruntime.transport.turns import Turns
 from dnnc.onnx.elements import Array
 
 STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING, MEETING = range(7)
@@ -45,18 +46,17 @@ Mark: TypeAlias = Callable[[int, int, int], None]
 Event: TypeAlias = tuple[str, int, int, float, float, str, tuple[int | None, ...]]
 """A step: action, stage, microbatch, start, end, title, and the channel of each of its actions."""
 Ends: TypeAlias = Sequence[Any]
-"""Edge ends, one per replica of the other stage, or per group of sequences: end m % n handles microbatch m, or the steps of
-group m; None where none of ours does."""
+"""Edge ends, one per turn of the other stage, or per group of sequences: end m % n handles microbatch m, or the steps of group
+m; None where none of ours does."""
 
 
 @dataclass(slots=True)
 class Work:
-    """What this process does of stage ``stage``: microbatches ``first``, ``first + every`` and so on. ``receives`` and
-    ``sends`` are edges from and to other stages, ``feeds`` and ``sinks`` those from and to the starter."""
+    """What this process does of stage ``stage``: the microbatches ``turns``. ``receives`` and ``sends`` are edges from and to
+    other stages, ``feeds`` and ``sinks`` those from and to the starter."""
 
     stage: int
-    first: int
-    every: int
+    turns: Turns
     program: Runnable
     receives: list[Ends]
     sends: list[Ends]
@@ -263,7 +263,8 @@ class Follower:
                 step.receives = [other for other in every if isinstance(other, Receive) and other.work is step.work]
                 step.sends = [other for other in every if isinstance(other, Send) and other.work is step.work]
         received = (side for work in works for ends in work.receives for side in ends if side)
-        self._streaming = [side for side in (*received, *(feed for work in works for feed in work.feeds)) if side.streams]
+        feeds = (feed for work in works for feed in work.feeds)
+        self._streaming = [side for side in dict.fromkeys((*received, *feeds)) if side.streams]
 
     def follow(self, first: int, until: int) -> None:
         """Works on microbatches ``first`` to ``until - 1``. Raises EOFError when a neighbour has gone."""
@@ -337,7 +338,7 @@ def _stream(steps: Sequence[Step], first: int, until: int) -> Iterator[tuple[Ste
     for period in range(first - max(offsets, default=0), until - min(offsets, default=0)):
         for step, offset in zip(steps, offsets, strict=True):
             microbatch = period + offset
-            if first <= microbatch < until and microbatch % step.work.every == step.work.first:
+            if first <= microbatch < until and microbatch in step.work.turns:
                 yield step, microbatch
 
 

@@ -31,6 +31,7 @@ from dnnc.engines.onnxruntime.faults import (
     PlannedForOthers,
     StepsAtRandom,
 )
+from dnnc.engines.onnxruntime.session.needs import types_with
 from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
 from dnnc.engines.onnxruntime.starter.results import RunResult
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
@@ -39,6 +40,7 @@ from ir.core.diagnostics import Diagnostic, UsageError
 from ir.core.topology import Topology
 from ir.system.host import local_cores
 from ir.text.units import percent_text
+from passes.stages.load import median_compute
 
 QUIET = 0.9
 """Of a core's time: where the processes had less while they computed, the machine was busy."""
@@ -171,7 +173,7 @@ class RunReport:
                     "device": stage.device,
                     "devices": list(stage.devices),
                     "measured": measured[stage.index],
-                    "predicted": planned.compute,
+                    "predicted": median_compute(planned),
                     "cpu": self.result.cpu[stage.index],
                     **(
                         {
@@ -195,13 +197,8 @@ class RunReport:
 def foreign_types(build: Build) -> tuple[str, ...]:
     """Device types of the build that are no CPUs but run on this machine's CPU, sorted. The plan's seconds are not those of the
     run."""
-    topology = outline(build.files).first(Topology)
-    on_cpu = {stage.device_type for stage in build.stages if any(build.provider(d).name == CPU for d in stage.devices)}
-    return (
-        tuple(sorted(type_.name for type_ in topology.types if type_.name in on_cpu and type_.kind != "cpu"))
-        if topology
-        else ()
-    )
+    topology, on_cpu = outline(build.files).first(Topology), types_with(build, CPU)
+    return tuple(name for name in on_cpu if topology.type(name).kind != "cpu") if topology is not None else ()
 
 
 def require_measures(build: Build, microbatches: int, threads: int) -> None:

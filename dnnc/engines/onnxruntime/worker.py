@@ -34,6 +34,7 @@ from dnnc.engines.onnxruntime.session.program import OnnxRuntime
 from dnnc.engines.onnxruntime.session.session import Settings, require_used
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
 from dnnc.engines.onnxruntime.transport.opening import Transports
+from dnnc.engines.onnxruntime.transport.turns import Turns
 from dnnc.onnx.ort import ProviderUnavailable
 from dnnc.onnx.providers import Provider
 from ir.core.diagnostics import InvalidInput
@@ -147,10 +148,10 @@ class Worker:
     def load(self, stage: Mapping[str, Any]) -> Work:
         """A stage with its program and its ends of edges. Raises what onnxruntime raises."""
         self.mark(LOADING, stage["stage"], 0)
+        numbers, of = stage["turns"]
         return Work(
             stage["stage"],
-            stage["first"],
-            stage["every"],
+            Turns(tuple(numbers), of),
             self.runnable(stage),
             [_opened(ends, self.transport.incoming) for ends in stage["receives"]],
             [_opened(ends, self.transport.outgoing) for ends in stage["sends"]],

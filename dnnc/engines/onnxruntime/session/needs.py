@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnc.build.build import Build
+from dnnc.build.build import Build, outline
 from dnnc.engines.onnxruntime.engine import Executor
 from dnnc.engines.onnxruntime.faults import ProviderMissing
 from dnnc.engines.onnxruntime.session.program import OnnxRuntime
@@ -10,24 +10,31 @@ from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.onnx.ort import load_onnxruntime
 from dnnc.onnx.providers import CPU, what_to_install
 from ir.core.diagnostics import InvalidInput
+from ir.core.topology import Topology
 
 
 def require_providers(build: Build) -> None:
-    """Raises InvalidInput for each device type of the build whose provider this machine's onnxruntime lacks."""
-    types_by_provider: dict[str, set[str]] = {}
-    for stage in build.stages:
-        for device in stage.devices:
-            types_by_provider.setdefault(build.provider(device).name, set()).add(stage.device_type)
-    if types_by_provider.keys() <= {CPU}:
+    """Raises InvalidInput for each provider of a device of the build that this machine's onnxruntime lacks, with the types of
+    these devices."""
+    wanted = {build.provider(device).name for device in build.devices}
+    if wanted <= {CPU}:
         return  # every onnxruntime has the CPU's, so there is no need to load onnxruntime here
     available = load_onnxruntime().get_available_providers()
     faults = []
-    for provider in sorted(types_by_provider.keys() - set(available)):
-        types = tuple(sorted(types_by_provider[provider]))
+    for provider in sorted(wanted - set(available)):
+        types = types_with(build, provider)
         missing = ProviderMissing(types, provider, tuple(available), what_to_install(provider))
         faults.append(missing.at(str(build.folder)))
     if faults:
         raise InvalidInput(faults)
+
+
+def types_with(build: Build, provider: str) -> tuple[str, ...]:
+    """Types of the devices of the build that run on an execution provider, sorted; none where it has no topology. Replicas of
+    one stage may be of several types."""
+    topology = outline(build.files).first(Topology)
+    running = {device for device in build.devices if build.provider(device).name == provider}
+    return tuple(sorted({device.type for device in topology.devices if device.name in running})) if topology is not None else ()
 
 
 def executor_of(build: Build, device: str, threads: int, optimize: bool = True) -> Executor:

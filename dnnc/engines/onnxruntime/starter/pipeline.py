@@ -207,7 +207,7 @@ class Pipeline:
         order = [port.name for port in self.build.outputs]
         outputs = tuple({name: collector.outputs[name] for name in order} for collector in progress.collectors)
         self.build.files.confirm()
-        together = max(stage.replicas for stage in self.build.plan.stages)
+        together = max(map(len, self.build.flow.takers))
         log.sort(key=lambda e: (e.start, e.stage, e.end))
         return RunResult(outputs, seconds, tuple(progress.completed), tuple(log), cpu, share, together)
 
@@ -216,7 +216,7 @@ class Pipeline:
         self._numbers, count = progress.unanswered(), len(progress.unanswered())
         self._base, self._count = self._count, self._count + count
         self._begun, self.busy = time.monotonic_ns(), True
-        upcoming = {id(sink): iter(self._microbatches_of(sink, count)) for sink in self._all.sinks}
+        upcoming = {id(sink): self._microbatches_of(sink, count) for sink in self._all.sinks}
         left = Counter(number for sink in self._all.sinks for number in self._microbatches_of(sink, count))
         self._feeding = {
             id(feed): _feed_all(feed.side, map(take, self._microbatches_of(feed, count))) for feed in self._all.feeds
@@ -267,9 +267,9 @@ class Pipeline:
 
         self.recovery.go_on(lost, again, stopped)
 
-    def _microbatches_of(self, port: StarterEnd, count: int) -> Sequence[int]:
+    def _microbatches_of(self, port: StarterEnd, count: int) -> Iterator[int]:
         """The microbatches of a run, of which so many are fed, that go through a feed or sink."""
-        return self._numbers[(port.first - self._base) % port.step : count : port.step]
+        return (self._numbers[number - self._base] for number in port.turns.within(self._base, self._base + count))
 
     def order(self, until: int, events: bool) -> None:
         """Tells every process to work on the microbatches before number ``until``, and whether to report events then. Raises

@@ -35,8 +35,8 @@ class RunResult:
     run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
     process with several stages are divided in proportion to the seconds that it computed for each in this run. ``share``: for
     which part of the seconds that a process could compute in this run it had a core, the mean of all processes. ``together``:
-    how many microbatches may be completed at once, the most replicas of a stage. After a loss, events that a process had not
-    told are missing."""
+    the most turns of a stage: among so many microbatches each replica has all its own. After a loss, events that a process had
+    not told are missing."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
@@ -48,8 +48,8 @@ class RunResult:
 
     @property
     def throughput(self) -> float:
-        """Microbatches per second from when each replica has completed one until the last is completed; over the whole run
-        if there are no more."""
+        """Microbatches per second from when as many are completed as a stage has turns until the last is completed; over the
+        whole run if there are no more."""
         completed = sorted(self.completed)
         first, last = completed[min(self.together, len(completed)) - 1], completed[-1]
         if last <= first:

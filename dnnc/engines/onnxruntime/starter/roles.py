@@ -7,8 +7,8 @@ of stage models in memory. ``starter.host`` fills these in.
 - ``cpus``: the threads of each CPU device of its host, in the order of the topology, to find which cores are its own;
 - ``peers``: names of the processes that it reaches by the network, those of devices and ``STARTER``; empty on one host;
 - ``lanes``: of each lane of the device's row the actions (kind, stage, offset, channel), transfers first;
-- ``stages``: of each stage its number, the microbatches that it works on (``first``, ``every``), its ends of links, and either
-  ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``; in a build with states
+- ``stages``: of each stage its number, the microbatches that it works on (``turns``: numbers and round), its ends of links, and
+  either ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``; in a build with states
   ``decoding`` (``dnnc.engines.onnxruntime.decoding.wiring``).
 
 The end of a link is ``[transport, edge, place]`` (``transport.opening``). Its place is the number of the link in shared memory,
@@ -41,7 +41,7 @@ from dnnc.engines.onnxruntime.transport.wiring import (
 )
 from dnnc.onnx.elements import BY_NAME
 from ir.core.module import Action
-from ir.ops.rows import lanes
+from ir.ops.rows import by_turn, lanes
 
 Role: TypeAlias = dict[str, Any]
 GROUP_LINKS = 1 << 20
@@ -53,7 +53,7 @@ STARTER = ""
 @dataclass(slots=True)
 class _Wires:
     """The ends of links at one place. ``receives``, ``sends``: by the stage (or member of a mesh) at the other end, one for
-    each of its replicas, or for each group that these serve, None for one that works on none of this place's microbatches;
+    each turn of its replicas, or for each group that these serve, None for one that works on none of this place's microbatches;
     ``feeds``, ``sinks``: from and to the starter."""
 
     receives: dict[Any, list[Any]] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def _note(build: Build, ends: dict[Any, list[Any]], other: Place, end: Any) -> N
     if stage.members:
         ends[other.stage, other.position] = [end]
         return
-    turns = stage.serves or range(len(stage.devices))
+    turns = stage.serves or by_turn(range(len(stage.devices)), stage.turns)
     of_stage = ends.setdefault((other.stage, -1), [None] * len(turns))
     of_stage[:] = [end if replica == other.position else before for replica, before in zip(turns, of_stage, strict=True)]
 
@@ -191,8 +191,7 @@ def _stage(
     stage = build.stages[place.stage]
     common = {
         "stage": place.stage,
-        "first": place.first,
-        "every": place.step,
+        "turns": [place.turns.numbers, place.turns.round],
         "receives": list(wires.receives.values()),
         "sends": list(wires.sends.values()),
         "feeds": wires.feeds,

@@ -12,6 +12,7 @@ from dnnc.engines.onnxruntime.starter.host import HostProcesses
 from dnnc.engines.onnxruntime.starter.processes import DeviceProcess, LocalProcesses
 from dnnc.engines.onnxruntime.starter.roles import roles
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Receiver, Sender
+from dnnc.engines.onnxruntime.transport.turns import Turns
 from dnnc.engines.onnxruntime.transport.wiring import Place, links, stage_places
 from dnnc.onnx.elements import Array
 
@@ -30,11 +31,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class StarterEnd:
-    """The starter's end of a link to ``place``, which carries microbatches ``first``, ``first + step`` and so on."""
+    """The starter's end of a link to ``place``. ``turns``: the microbatches that it carries."""
 
     side: Any
-    first: int
-    step: int
+    turns: Turns
     place: Place
 
 
@@ -68,9 +68,9 @@ class Processes:
                 continue
             sender, receiver = self._host.link(number, link.sent)
             if link.source == FEEDER:
-                self.feeds.append(StarterEnd(Sender(link.sent, sender), link.first, link.step, every[link.target]))
+                self.feeds.append(StarterEnd(Sender(link.sent, sender), link.turns, every[link.target]))
             else:
-                self.sinks.append(StarterEnd(Receiver(link.received, receiver), link.first, link.step, every[link.source]))
+                self.sinks.append(StarterEnd(Receiver(link.received, receiver), link.turns, every[link.source]))
         used = {d for end in (*self.feeds, *self.sinks) for d in (end.side.descriptors.read, end.side.descriptors.write)}
         self._host.start(roles(build, wires, options.threads, options.optimize), build.files, pin=options.pin, kept=used)
 

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -33,9 +34,19 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 4
 """Default of microbatches in flight for each device: one that it works on, those in the slots before and behind it, and one
-that is made meanwhile."""
+that is made meanwhile. Where replicas have unlike turns, those with fewest need as many: a stage counts for as many devices as
+it would have if all were as slow."""
 
 Outputs = dict[str, Any]
+
+
+def in_flight_of(build: Build) -> int:
+    """How many microbatches are under way at most where nobody says it."""
+    devices = len(build.devices)
+    for stage in build.stages:
+        if stage.turns:
+            devices += math.ceil(len(stage.turns) / min(map(stage.turns.count, stage.turns))) - len(stage.devices)
+    return IN_FLIGHT * devices
 
 
 @dataclass(slots=True)
@@ -61,13 +72,13 @@ class Stream(Served[_Request]):
         in_flight: int = 0,
         processes: FarProcesses | None = None,
     ) -> None:
-        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device; ``processes``: as of a
+        """``in_flight``: the most microbatches under way, 0 for the default (``in_flight_of``); ``processes``: as of a
         ``Pipeline``. Raises as ``Pipeline``, and UsageError for a negative number."""
         if in_flight < 0:
             raise UsageError(NotSoManyInFlight(in_flight))
         super().__init__(Pipeline(build, options, processes), "dnnc-stream")
         self.build = build
-        self.in_flight = in_flight or IN_FLIGHT * len(build.devices)
+        self.in_flight = in_flight or in_flight_of(build)
         self._room = threading.Semaphore(self.in_flight)
         self._requests: dict[int, _Request] = {}
         self._count = 0
@@ -97,7 +108,7 @@ class Stream(Served[_Request]):
     def _begin(self) -> None:
         super()._begin()
         self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
-        self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
+        self._arriving = {id(sink): sink.turns.within(0, ENDLESS) for sink in self._pipeline.sinks}
         self._count = 0
         if self._endless:
             self._pipeline.order(ENDLESS, False)
@@ -130,9 +141,9 @@ class Stream(Served[_Request]):
             number = self._count
             self._count += 1
             self._requests[number] = request
-            request.left = sum(number % sink.step == sink.first for sink in self._sinks.values())
+            request.left = sum(number in sink.turns for sink in self._sinks.values())
             for feed in self._feeds:
-                if number % feed.end.step == feed.end.first:
+                if number in feed.end.turns:
                     feed.queue.append(request.values)
         if self._count == before:
             return
@@ -154,8 +165,7 @@ class Stream(Served[_Request]):
                 request.failed = failed
         self._pipeline.failures.clear()
         while sink.side.complete:
-            number = self._arrived[id(sink)]
-            self._arrived[id(sink)] += sink.step
+            number = next(self._arriving[id(sink)])
             request = self._requests[number]
             if request.failed is None:
                 request.collector.collect(sink)

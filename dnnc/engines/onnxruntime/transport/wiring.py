@@ -1,55 +1,59 @@
 """Who sends what to whom: the edges between the stages of a build, and the links between the places of stages.
 
-A *place* is a device at work on a stage. A stage has one place, one per replica (replicas take microbatches in turn), or one
-per member of its mesh (members work on each microbatch together). While a build generates tokens, replicas do not take turns:
-each works on the steps of the groups that it serves. A device has one process for all its places.
+A *place* is a device at work on a stage. A stage has one place, one per replica (replicas take microbatches in turn, a fast one
+perhaps more often than a slow one), or one per member of its mesh (members work on each microbatch together). While a build
+generates tokens, replicas do not take turns: each works on the steps of the groups that it serves. A device has one process for
+all its places.
 
 An *edge* has all values that go from one stage to another; a *link* has those that go from one place to another. Two replicas
-have a link if they work on a common microbatch. Member i of a mesh receives from member i mod n of the n members of the
-producer, as ``passes.meshes.costs.cross_mesh`` plans it on one host: there, forwarding values between members gains nothing.
-The starter feeds all members and collects outputs from those that deliver them.
+have a link if they work on a common microbatch. Where their stages have r and s turns, a link carries k of each lcm(r, s)
+microbatches, and has k times the slots of the edge. So microbatch m waits for the slot of microbatch m - lcm(r, s) * slots on
+every link, as ``ir.ops.rows.Flow.window`` says. Links from and to the starter have the slots of the edge: it attends to each of
+them as soon as a slot is free.
+
+Member i of a mesh receives from member i mod n of the n members of the producer, as ``passes.meshes.costs.cross_mesh`` plans it
+on one host: there, forwarding values between members gains nothing. The starter feeds all members and collects outputs from
+those that deliver them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from math import gcd
+from math import lcm
 
 from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
 from dnnc.build.collective import Collective
 from dnnc.build.members import Part
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, ValueSpec
 from dnnc.engines.onnxruntime.transport.sharing import NEVER, Uses
+from dnnc.engines.onnxruntime.transport.turns import ALWAYS, Turns
 from dnnc.onnx.elements import BY_NAME
-from ir.ops.rows import edge_slots
+from ir.ops.rows import by_turn, edge_slots
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Replica or member ``position`` of ``stage``, on ``device``. It works on microbatches ``first``, ``first + step`` and so
-    on."""
+    """Replica or member ``position`` of ``stage``, on ``device``. ``turns``: the microbatches that it works on."""
 
     stage: int
     position: int
     device: str
-    first: int = 0
-    step: int = 1
+    turns: Turns = ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """What place ``source`` sends to place ``target`` (numbers, or ``FEEDER``). ``sent`` and ``received`` are the same edge,
-    with the values' names at each end. It carries microbatches ``first``, ``first + step`` and so on."""
+    with the values' names at each end and the slots of the link. ``turns``: the microbatches that it carries."""
 
     source: int
     target: int
     sent: Edge
     received: Edge
-    first: int = 0
-    step: int = 1
+    turns: Turns = ALWAYS
 
 
 def value_spec(port: ValueInfo | Channel) -> ValueSpec:
@@ -95,10 +99,18 @@ def build_edges(build: Build) -> tuple[Edge, ...]:
 def stage_places(build: Build) -> tuple[Place, ...]:
     """All places, ordered by stage and position."""
     return tuple(
-        Place(stage.index, position, device, *((0, 1) if stage.members or stage.serves else (position, len(stage.devices))))
+        Place(stage.index, position, device, turns)
         for stage in build.stages
-        for position, device in enumerate(stage.devices)
+        for position, (device, turns) in enumerate(zip(stage.devices, _turns(stage), strict=True))
     )
+
+
+def _turns(stage: StageProgram) -> list[Turns]:
+    """The microbatches that each replica or member of a stage works on."""
+    if stage.members or stage.serves:
+        return [ALWAYS] * len(stage.devices)
+    alone = _meetings(stage, None)
+    return [alone[position, 0] for position in range(len(stage.devices))]
 
 
 def links(build: Build) -> tuple[Link, ...]:
@@ -109,18 +121,10 @@ def links(build: Build) -> tuple[Link, ...]:
     every = []
     for edge in build_edges(build):
         maker, reader = (build.stages[end] if end != FEEDER else None for end in (edge.producer, edge.consumer))
-        if (maker and maker.members) or (reader and reader.members):
-            pairs = _mesh_pairs(maker, reader)
-        elif (maker and maker.serves) or (reader and reader.serves):
-            pairs = sorted(set(zip(maker.serves if maker else repeat(0), reader.serves if reader else repeat(0), strict=False)))
-        else:
-            sources, targets = len(numbers[edge.producer]), len(numbers[edge.consumer])
-            common = gcd(sources, targets)
-            pairs = [(a, b) for a in range(sources) for b in range(a % common, targets, common)]
-        for a, b in pairs:
-            first, step = _common_microbatches(a, b, maker, reader)
-            sent, received = _sides(edge, maker, reader, a, b)
-            every.append(Link(numbers[edge.producer][a], numbers[edge.consumer][b], sent, received, first, step))
+        for (a, b), turns in _exchanges(maker, reader).items():
+            wide = 1 if FEEDER in (edge.producer, edge.consumer) else len(turns.numbers)
+            sent, received = _sides(replace(edge, slots=edge.slots * wide), maker, reader, a, b)
+            every.append(Link(numbers[edge.producer][a], numbers[edge.consumer][b], sent, received, turns))
     needed = [link for link in every if link.sent.values or not _redundant(link, every)]
     return tuple(sorted(needed, key=lambda link: (link.source, link.target)))
 
@@ -130,6 +134,27 @@ def _redundant(link: Link, every: Sequence[Link]) -> bool:
     end = link.target if link.source == FEEDER else link.source
     others = [x for x in every if x is not link and x.sent.values]
     return any(x.target == end for x in others) if link.source == FEEDER else any(x.source == end for x in others)
+
+
+def _exchanges(maker: StageProgram | None, reader: StageProgram | None) -> Mapping[tuple[int, int], Turns]:
+    """The pairs of positions (a, b) where a of ``maker`` sends to b of ``reader``, and which microbatches. None is the
+    starter."""
+    if (maker and maker.members) or (reader and reader.members):
+        making, reading = (_turns(stage) if stage else [ALWAYS] for stage in (maker, reader))
+        return {(a, b): reading[b] if making[a] == ALWAYS else making[a] for a, b in _mesh_pairs(maker, reader)}
+    if (maker and maker.serves) or (reader and reader.serves):
+        pairs = set(zip(maker.serves if maker else repeat(0), reader.serves if reader else repeat(0), strict=False))
+        return dict.fromkeys(sorted(pairs), ALWAYS)
+    return _meetings(maker, reader)
+
+
+def _meetings(maker: StageProgram | None, reader: StageProgram | None) -> dict[tuple[int, int], Turns]:
+    """As ``_exchanges``, of stages whose replicas take microbatches in turn."""
+    makers, readers = (by_turn(range(len(stage.devices)), stage.turns) if stage else (0,) for stage in (maker, reader))
+    together, numbers = lcm(len(makers), len(readers)), defaultdict[tuple[int, int], list[int]](list)
+    for microbatch in range(together):
+        numbers[makers[microbatch % len(makers)], readers[microbatch % len(readers)]].append(microbatch)
+    return {pair: Turns(tuple(met), together) for pair, met in numbers.items()}
 
 
 def _mesh_pairs(maker: StageProgram | None, reader: StageProgram | None) -> list[tuple[int, int]]:
@@ -147,19 +172,6 @@ def _mesh_pairs(maker: StageProgram | None, reader: StageProgram | None) -> list
         if reader.members
         else [(0, b) for b in range(len(reader.devices))]
     )
-
-
-def _common_microbatches(a: int, b: int, maker: StageProgram | None, reader: StageProgram | None) -> tuple[int, int]:
-    """First and step of the microbatches that both position a of ``maker`` and position b of ``reader`` work on. The step is
-    the least common multiple of their numbers of replicas."""
-    first, step = 0, 1
-    for position, stage in ((a, maker), (b, reader)):
-        if stage is not None and not stage.members and not stage.serves and len(stage.devices) > 1:
-            width = len(stage.devices)
-            while first % width != position:
-                first += step
-            step = step * width // gcd(step, width)
-    return first, step
 
 
 def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, a: int, b: int) -> tuple[Edge, Edge]:

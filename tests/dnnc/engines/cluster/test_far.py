@@ -23,6 +23,7 @@ from tests.dnnc.engines.cluster.far import on_hosts
 from tests.dnnc.engines.onnxruntime.builds import make_build
 from tests.dnnc.engines.onnxruntime.mesh_builds import pair
 from tests.dnnc.engines.onnxruntime.processes import end_starter
+from tests.dnnc.engines.onnxruntime.test_replicas import replicated, taker
 
 APART = {"cpu0": "a", "cpu1": "a", "cpu2": "b"}
 
@@ -48,6 +49,36 @@ def test_outputs_are_those_of_one_host(tmp_path: Path) -> None:
             (stage, microbatch) for stage in range(3) for microbatch in range(30)
         ]
         assert [process.host for process in processes.every] == ["a", "a", "b"]
+
+
+TURNS = (0, 1, 0, 0, 2), (0, 0, 1)
+"""Of two stages, the number of the replica that has each turn."""
+HALVES = {"cpu0.0": "a", "cpu0.1": "b", "cpu0.2": "a", "cpu1.0": "b", "cpu1.1": "a"}
+
+
+@pytest.mark.slow
+def test_replicas_on_several_hosts_have_their_turns(tmp_path: Path) -> None:
+    """Links of all kinds carry several microbatches of a round: inside a host, between hosts, and from and to the starter."""
+    texts = ("g (float[2] x) => (float[2] h) { h = Exp(x) }", "g (float[2] h) => (float[2] y) { y = Neg(h) }")
+    build = replicated(make_build(tmp_path, *texts), TURNS)
+    inputs = [{"x": np.random.default_rng(m).standard_normal(2).astype(np.float32)} for m in range(31)]
+    options = RunOptions(timeout=20)
+    with Pipeline(build, options, on_hosts(build, HALVES, tmp_path / "cache", options)) as pipeline:
+        begun = 0
+        for count in (31, 4, 9):
+            result = pipeline.run(inputs[:count])
+            for fed, found in zip(inputs, result.outputs, strict=False):
+                np.testing.assert_allclose(found["y"], -np.exp(fed["x"]), rtol=1e-6)
+            ran = sorted((e.stage, e.microbatch, e.device) for e in result.events if e.action == "F")
+            assert ran == [
+                (stage, m, f"cpu{stage}.{taker(turns, begun + m)}") for stage, turns in enumerate(TURNS) for m in range(count)
+            ]
+            begun += count
+    with Stream(build, processes=on_hosts(build, HALVES, tmp_path / "cache")) as stream:
+        futures = [stream.submit({"x": from_user(fed["x"])}) for fed in inputs]
+        for fed, future in zip(inputs, futures, strict=True):
+            assert future is not None
+            np.testing.assert_allclose(future.result(60)["y"], -np.exp(fed["x"]), rtol=1e-6)
 
 
 def two_stages(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from dnnc.data.generate import random_inputs
 from dnnc.engines.cluster.agents import LocalAgents
 from dnnc.engines.cluster.network import relay
 from dnnc.engines.cluster.starting import FarProcesses
-from dnnc.engines.onnxruntime import Pipeline, run_build
+from dnnc.engines.onnxruntime import Pipeline, RunOptions, run_build
 from dnnc.engines.onnxruntime.decoding.wiring import decoding_build
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.starter.stream import Stream
@@ -30,6 +30,7 @@ from tests.dnnc.engines.onnxruntime.mesh_builds import pair
 from tests.dnnc.engines.onnxruntime.processes import gone
 from tests.dnnc.engines.onnxruntime.test_decoding_recovery import REQUESTS, SIZES, kill
 from tests.dnnc.engines.onnxruntime.test_decoding_recovery import Disturbed as DisturbedDecoder
+from tests.dnnc.engines.onnxruntime.test_replicas import replicated
 
 APART = {"cpu0": "a", "cpu1": "a", "cpu2": "b"}
 
@@ -109,6 +110,27 @@ def test_a_run_goes_on_whatever_is_killed(tmp_path: Path) -> None:
             own = sorted((e for e in result.events if e.device == device and e.action in ("F", "lost")), key=lambda e: e.start)
             assert all(one.end <= other.start + 1e-3 for one, other in pairwise(own))
         assert len(pipeline.run(inputs[:5]).outputs) == 5
+
+
+@pytest.mark.slow
+def test_replicas_with_unlike_turns_go_on(tmp_path: Path) -> None:
+    """What was not answered is counted from 0 again, so it may be another replica's."""
+    texts = ("g (float[2] x) => (float[2] h) { h = Exp(x) }", "g (float[2] h) => (float[2] y) { y = Neg(h) }")
+    build = replicated(make_build(tmp_path, *texts), ((0, 1, 0, 0, 2), (0, 0, 1)))
+    inputs = [{"x": np.random.default_rng(n).standard_normal(2).astype(np.float32)} for n in range(150)]
+    expected, options = run_build(build, inputs).outputs, RunOptions(timeout=20)
+    hosts = dict(zip(build.devices, "ababa", strict=True))
+    processes = on_hosts(build, hosts, tmp_path / "cache", options)
+    with Pipeline(build, options, processes) as pipeline:
+        result = pipeline.run(Disturbed(inputs, dict(zip((11, 52, 94), killings(pipeline, processes, 1), strict=False))))
+    assert [one["y"].tobytes() for one in result.outputs] == [one["y"].tobytes() for one in expected]
+    assert any(e.action == "lost" for e in result.events)
+    with Stream(build, options, processes=on_hosts(build, hosts, tmp_path / "cache", options)) as stream:
+        futures = [stream.submit({"x": from_user(fed["x"])}) for fed in inputs[:7]]
+        os.kill(stream.processes[1], signal.SIGKILL)
+        futures += [stream.submit({"x": from_user(fed["x"])}) for fed in inputs[7:40]]
+        found = [future.result(60)["y"].tobytes() for future in futures if future]
+    assert found == [one["y"].tobytes() for one in expected[:40]]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dnnc.cli import main
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.data.generate import random_inputs
 from dnnc.engines.onnxruntime import Pipeline, run_build
+from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.run import foreign_types
 from dnnc.engines.onnxruntime.session.program import Program
 from dnnc.engines.onnxruntime.session.session import Settings
@@ -57,11 +59,11 @@ latency = "10 us"
 NET = "zoo:mlp,layers=2,hidden=16,batch=4"
 
 
-def built(folder: Path, provider: str = "", source: str = NET) -> Build:
-    """A net in two stages, on a device of a type without a provider and on one of a type that says ``provider``."""
+def built(folder: Path, provider: str = "", source: str = NET, stages: int = 2) -> Build:
+    """A net in so many stages, on a device of a type without a provider and on one of a type that says ``provider``."""
     folder.mkdir(exist_ok=True)
     (folder / "machines.toml").write_text(MACHINES.format(provider=provider))
-    compile_model(CompileOptions(source, str(folder / "machines.toml"), folder / "build", stages=2))
+    compile_model(CompileOptions(source, str(folder / "machines.toml"), folder / "build", stages=stages))
     return Build.open(folder / "build")
 
 
@@ -118,6 +120,15 @@ def test_a_provider_that_takes_no_op_is_an_error(tmp_path: Path, use: Callable[[
     assert "names another provider" in str(raised.value)
 
 
+@pytest.mark.skipif("AzureExecutionProvider" not in onnxruntime.get_available_providers(), reason="no such provider here")
+def test_a_stage_is_checked_with_each_provider_of_its_devices(tmp_path: Path) -> None:
+    """Unlike devices take turns at the whole net."""
+    build = built(tmp_path, 'provider = "AzureExecutionProvider"', "zoo:mlp,layers=2,hidden=512,batch=64", stages=1)
+    assert build.stages[0].devices == ("a", "b")
+    with pytest.raises(StageStopped, match=r"stage 0 on b: .*AzureExecutionProvider takes none of the \d nodes"):
+        check_build(build)
+
+
 def test_a_session_without_its_provider_is_refused() -> None:
     proto = model("g (float[4] x) => (float[4] y) { y = Relu(x) }").SerializeToString()
     for name in ("MIGraphXExecutionProvider", "OddExecutionProvider"):
@@ -160,6 +171,17 @@ def test_inspect_tells_what_a_build_needs(tmp_path: Path, capsys: pytest.Capture
     build = built(tmp_path, 'provider = "CUDAExecutionProvider"')
     assert main(["inspect", str(build.folder)]) == 0
     assert "provider  CUDAExecutionProvider on b" in capsys.readouterr().out
+
+
+def test_each_replica_of_a_stage_is_of_its_own_type(tmp_path: Path, plain: Build) -> None:
+    """A stage on devices of unlike types names none; what is told is of the devices."""
+
+    def mixed(build: Build) -> Build:
+        return replace(build, stages=tuple(replace(stage, devices=("a", "b"), device_type="") for stage in build.stages))
+
+    assert foreign_types(mixed(plain)) == ("other",)
+    with pytest.raises(InvalidInput, match="device type 'other' runs on OddExecutionProvider"):
+        Pipeline(mixed(built(tmp_path, 'provider = "OddExecutionProvider"')))
 
 
 def test_only_what_runs_on_the_cpu_for_want_of_a_provider_is_foreign(tmp_path: Path, plain: Build) -> None:

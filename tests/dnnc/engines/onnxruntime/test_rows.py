@@ -16,7 +16,7 @@ from dnnc.engines.onnxruntime import Pipeline, RunOptions, RunResult, RuntimeFai
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Action
 from ir.ops.row_faults import faults
-from ir.ops.rows import stream, unrolled
+from ir.ops.rows import stream, unrolled, walk
 from tests.dnnc import sealing as seal
 from tests.dnnc.engines.onnxruntime.builds import make_build, scheduled
 from tests.dnnc.engines.onnxruntime.test_pipeline import _nothing_left, floats  # noqa: F401  (a fixture)
@@ -42,10 +42,11 @@ def done(result: RunResult, device: str) -> list[Action]:
     return [Action(e.action, e.stage, e.microbatch, e.channel) for e in result.events if e.device == device]
 
 
-def on(build: Build, devices: tuple[tuple[str, ...], ...]) -> Build:
-    """The build with its stages on other devices, in the default order."""
-    pairs = zip(build.stages, devices, strict=True)
-    return scheduled(replace(build, stages=tuple(replace(stage, devices=names) for stage, names in pairs)))
+def on(build: Build, devices: tuple[tuple[str, ...], ...], turns: tuple[tuple[int, ...], ...] = ()) -> Build:
+    """The build with its stages on other devices, in the default order. ``turns``: of each stage the number of the replica that
+    has each turn, empty where each has one; empty where that holds of all."""
+    stages = zip(build.stages, devices, turns or [()] * len(devices), strict=True)
+    return scheduled(replace(build, stages=tuple(replace(stage, devices=names, turns=own) for stage, names, own in stages)))
 
 
 def shuffled(build: Build, random: Random, tries: int) -> Build:
@@ -66,22 +67,32 @@ def shuffled(build: Build, random: Random, tries: int) -> Build:
 
 
 @pytest.mark.parametrize(
-    ("devices", "comm", "size"),
+    ("devices", "turns", "comm", "size"),
     [
-        ((("p",), ("q",), ("p",), ("q",)), "sum", "n"),
-        pytest.param((("p",), ("q",), ("q",), ("r",)), "duplex", "3", marks=pytest.mark.slow),
-        pytest.param((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "3", marks=pytest.mark.slow),
-        ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "n"),
+        ((("p",), ("q",), ("p",), ("q",)), (), "sum", "n"),
+        pytest.param((("p",), ("q",), ("q",), ("r",)), (), "duplex", "3", marks=pytest.mark.slow),
+        pytest.param((("p",), ("q", "r"), ("s",), ("p",)), (), "overlap", "3", marks=pytest.mark.slow),
+        ((("p",), ("q", "r"), ("s",), ("p",)), (), "overlap", "n"),
+        ((("p",), ("q", "r"), ("p",), ("s", "t")), ((), (0, 1, 0), (), (1, 0, 0, 0)), "duplex", "3"),
+        pytest.param(
+            (("p", "u"), ("q", "r"), ("p", "u"), ("s", "t")),
+            ((), (0, 1, 0, 0), (), (0, 0, 1)),
+            "sum",
+            "n",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["two-devices", "lanes", "replicas", "replicas-of-sizeless-values"],
+    ids=["two-devices", "lanes", "replicas", "replicas-of-sizeless-values", "turns", "turns-of-sizeless-values"],
 )
 def test_any_order_that_does_not_deadlock_gives_the_same_outputs(
-    tmp_path: Path, devices: tuple[tuple[str, ...], ...], comm: str, size: str
+    tmp_path: Path, devices: tuple[tuple[str, ...], ...], turns: tuple[tuple[int, ...], ...], comm: str, size: str
 ) -> None:
-    build = on(make_build(tmp_path, *(text.format(n=size) for text in WEB)), devices)
+    build = on(make_build(tmp_path, *(text.format(n=size) for text in WEB)), devices, turns)
     build = replace(build, plan=replace(build.plan, comm=comm))
     other = shuffled(build, Random(str(devices)), 60)
-    with Pipeline(other) as pipeline:
+    every = sum(map(len, unrolled(other.schedule, other.flow, 7).values()))
+    assert sum(1 for _ in walk(other.schedule, other.flow, 7)) == every
+    with Pipeline(other, RunOptions(timeout=30)) as pipeline:
         for count in (1, 6):
             inputs = [{"x": floats(3, seed=number)} for number in range(count)]
             result = pipeline.run(inputs)
