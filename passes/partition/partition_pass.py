@@ -1,9 +1,11 @@
 """The pass ``partition``: stages, devices and layouts, chosen together.
 
 Reads costs and the topology. Writes the stage of each op, and where stages are on
-meshes these, strategies, layouts and reshards (``passes.plan``); and a ``Plan`` with its proof. It asks up to three searches:
+meshes these, strategies, layouts and reshards (``passes.plan``); and a ``Plan`` with its proof. It asks up to four searches:
 
 - stages on single devices and replicas, between any two ideals of the lattice (``bridge.lattice_search``);
+- stages each on devices of unlike speed, which take turns in proportion to it, between places where the function may be cut
+  (``decoding.turns``): of a stream of samples on unlike devices;
 - stages on meshes, beside which may be single devices and replicas, between places where the function may be cut
   (``on_meshes``, ``chain``);
 - one mesh of all or some devices (``on_meshes``, ``layouts``): in a training step, for it is quickly found and hard to beat,
@@ -26,7 +28,7 @@ from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
-from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
+from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS, TURNS
 from passes.costs.learning import ASYNCHRONOUS
 from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import network
@@ -49,7 +51,12 @@ from passes.timeline.families import SHARING
 if TYPE_CHECKING:
     from passes.partition.on_meshes import MeshesSearch
 
-KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages that may have replicas", MESHES: "stages on meshes"}
+KINDS = {
+    DEVICES: "stages of single devices",
+    REPLICAS: "stages that may have replicas",
+    TURNS: "stages that unlike devices share",
+    MESHES: "stages on meshes",
+}
 """Forms of plans in words."""
 MIXED = "stages that may be meshes"
 _NEAR = 0.05
@@ -105,20 +112,22 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     def _found(self, module: Module, context: PassContext) -> Module:
         topology, decodes = needed(module, Topology), objective_of(self.objective).decodes
+        turns = self._in_turns(module, topology)
+        least = turns[0].least if turns else lambda: 0.0  # one device has one turn
+        own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds), least)
         if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
-            return self._on_single_devices(module, context)
+            return best_of([*turns, own], context, self.name) if turns else self._on_single_devices(module, context)
         meshes = self._on_meshes(topology)
         searches = [self._search_on(one, module) for one in meshes]
         if self.mesh != ANY_FORM:
             if len(searches) == 1:
                 return self._on_one_form(searches[0], context)
             return best_of(searches, context, self.name)
-        own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds))
         ahead = 0  # searches that come before it
         if any(one.stages == 1 for one in meshes) and clock_left() == math.inf and not decodes:
             # Of a training step, stages on meshes of unlike devices take longest; the other plans rule most of them out.
             ahead = 1 if self.training else len(searches)
-        return best_of([*searches[:ahead], own, *searches[ahead:]], context, self.name)
+        return best_of([*turns, *searches[:ahead], own, *searches[ahead:]], context, self.name)
 
     def check_options(self) -> None:
         """Raises UsageError for options that exclude each other, whatever the model."""
@@ -276,6 +285,20 @@ class PartitionPass(LatticeSearch, MeshOptions):
         # As many microbatches as in stages, because the values are compared.
         microbatches = search.step_microbatches if search.training else 0
         return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.shape))
+
+    def _in_turns(self, module: Module, topology: Topology) -> tuple[Search, ...]:
+        """The search of stages on unlike devices that take turns; none where there are no such devices, or no such plans are
+        asked for."""
+        unlike = len({device.type for device in topology.devices}) > 1 and self.replicas != 1
+        if not unlike or self.objective != THROUGHPUT.name or self.without_mesh or states_bytes(module.entry) or module.states:
+            return ()
+        from passes.partition.decoding.turns import Wanted, least, planned_in_turns
+
+        def run(context: PassContext, seconds: float | None) -> Module:
+            wanted = Wanted(self.stages, self.replicas, self._seconds if seconds is None else seconds)
+            return planned_in_turns(undecided(module), topology, wanted, context, self.name)
+
+        return (Search(KINDS[TURNS], TURNS, run, lambda: least(undecided(module), topology)),)
 
     def _search_on(self, search: MeshesSearch, module: Module) -> Search:
         mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).decodes)

@@ -1,11 +1,12 @@
-"""Plans for decoding: stages that unlike devices share, batches and groups of sequences.
+"""Plans in which unlike devices share stages: for decoding, with batches and groups of sequences, and for streams of samples.
 
 - ``problem``: what a plan is and what it is worth
 - ``search``: the plan of most tokens per second, with its bound; and of the least seconds per token of one user
 - ``kernels``: the compiled dynamic programmes over cuts and devices
 - ``detours``: what links between devices of unlike types cost
 - ``from_module``: the problem of a decoder's step; ``batches``: the step for any number of sequences
-- ``planned``: the module with its plan, as the pass ``partition`` makes it
+- ``planned``: the module of a decoder with its plan, as the pass ``partition`` makes it
+- ``turns``: that of a stream of samples, whose groups are turns of devices
 """
 
 from passes.partition.decoding.batches import Batches

@@ -2,7 +2,7 @@
 
 The ops stand in the order of the function, without those that positions alone decide (``graph.positional``). Units are what
 lies between places in that order where neither a class of ops that share a stage (``stages.colocation``) nor an op and what is
-fused into it are parted: between all such places where few values cross, as few as keep the units within ``MOST_UNITS``. What a
+fused into it are parted: between such places where fewest values cross, as many as keep the units within ``MOST_UNITS``. What a
 run of units receives and sends, and so its seconds, is exact on the ports of devices; ``place`` evaluates the plan on the real
 links.
 """
@@ -125,11 +125,12 @@ def _cuts(module: Module, order: Sequence[int], inside: Container[int]) -> list[
     free = [p for p in range(1, len(order)) if p not in inside and crossing[p]]
     cuts: list[int] = []
     for count in sorted({int(crossing[p]) for p in free}):
-        wider = [p for p in free if crossing[p] <= count]
-        if cuts and len(wider) >= MOST_UNITS:
-            break
-        cuts = wider
-    return cuts[:: 1 + len(cuts) // MOST_UNITS]
+        more = [p for p in free if crossing[p] == count]
+        left = MOST_UNITS - 1 - len(cuts)
+        if len(more) > left:  # some of them, evenly, where those so far are few
+            return cuts if 2 * len(cuts) >= MOST_UNITS else sorted([*cuts, *more[:: math.ceil(len(more) / left)]])
+        cuts = sorted([*cuts, *more])
+    return cuts
 
 
 class _Steps:

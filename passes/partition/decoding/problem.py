@@ -14,6 +14,9 @@ g of the G groups and t seconds for a step of one of them:
 The second term is the latency of one group: with too few of them in flight devices wait. Devices of one type are exchangeable;
 with devices of several types the g that minimise a period are in proportion to speed, up to whole groups and memory.
 
+A stream of samples is planned so, too: it has no caches and no loops (``Decoding.loops``), so paths count nothing, and a group
+is one of G *turns*: of G samples that follow each other a device takes as many as it has turns.
+
 Where links are unlike, t depends on the stages beside (``Detours``), and what devices of one type send through the links that
 they share takes as long together: with m seconds of these links for a step of a group, period(s) >= m (sum of their g) / G.
 """
@@ -74,7 +77,8 @@ class Decoding:
     one sequence. ``hops[b, unit]``: seconds from the stage before to one that begins with ``unit``, ``hops[b, 0]`` from the
     last stage back to the first. ``counts``, ``memory``: devices of each type, and bytes of one of them (infinite: no limit).
     ``shared``: weights of several units, each with its bytes and those units, ascending, which are not among ``weights``.
-    ``stages``: exactly so many (0: any number); ``replicas``: most devices of a stage (0: any number)."""
+    ``stages``: exactly so many (0: any number); ``replicas``: most devices of a stage (0: any number). ``loops``: whether the
+    next step of a group waits for its last one."""
 
     batches: tuple[int, ...]
     seconds: Floats
@@ -89,6 +93,7 @@ class Decoding:
     borders: Borders | None = None
     stages: int = 0
     replicas: int = 0
+    loops: bool = True
 
     @property
     def units(self) -> int:
@@ -257,7 +262,7 @@ def shared(
         path += max(used) + float(problem.hops[batch, stage.first])
         by_kind = tuple(tuple(s for s, one in zip(shares, each, strict=True) if one[2] == k) for k in range(len(stage.devices)))
         found.append(SharedStage(*run, stage.devices, by_kind))
-    return DecodingPlan(tuple(found), size, groups, max(*periods, path / groups))
+    return DecodingPlan(tuple(found), size, groups, max(*periods, path / groups if problem.loops else 0.0))
 
 
 def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
@@ -270,7 +275,7 @@ def on_one_device(problem: Decoding, batch: int) -> DecodingPlan | None:
     handover = problem.borders.handover if problem.borders is not None else np.zeros(len(seconds))
     for kind, one in enumerate(np.eye(len(problem.counts), dtype=np.int64).tolist()):
         step = problem.batches[batch] * float(seconds[kind]) - float(handover[kind])
-        hidden = math.ceil((step + float(problem.hops[batch, 0])) / step) if 0 < step < math.inf else few
+        hidden = math.ceil((step + float(problem.hops[batch, 0])) / step) if problem.loops and 0 < step < math.inf else few
         groups = max(few, min(many, int(sets[kind]), hidden))
         plans.append(shared(problem, [SharedStage(0, problem.units, tuple(one))], batch, groups))
     return min((plan for plan in plans if plan is not None), key=lambda plan: plan.value, default=None)
@@ -292,7 +297,7 @@ def on_all_devices(problem: Decoding, batch: int, gap: float = 0.0) -> DecodingP
     groups = np.minimum(whole @ counts[able], many)
     if not (groups >= few).any():
         return None
-    path = np.where(whole > 0, seconds[able], 0.0).max(axis=1) + problem.hops[batch, 0]
+    path = (np.where(whole > 0, seconds[able], 0.0).max(axis=1) + problem.hops[batch, 0]) * problem.loops
     rates = np.where(groups >= few, groups / np.maximum(times, path), 0.0)
     best = int(np.argmax((groups >= few) & (rates >= rates.max() / (1 + gap))))
     return shared(problem, [SharedStage(0, problem.units, problem.counts)], batch, int(groups[best]))

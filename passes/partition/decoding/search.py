@@ -242,8 +242,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
                 taken = np.floor(taken * (few * BEYOND)) / few
             return all(float(counts @ (taken * own).max(axis=1)) >= 1 / BEYOND for own in weights)
 
-        path = float(tables.rest[0] + tables.hops[0])
-        most = min(known, many / path if path > 0 else math.inf, 1e12)
+        most = min(known, self.by_path(tables, many), 1e12)
         if suffices(most):
             return most
         least = most
@@ -364,8 +363,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         """A rate that no plan of a box is above, by what devices take together and the least path; at most ``known``. It is
         not told exactly where no plan of the box is better than the best."""
         near = self.gap / 4 if few == many and tables.low == tables.high else COARSE
-        path = float(tables.rest[0]) + float(tables.hops[0])
-        high = min(known, many / path if path > 0 else math.inf, 1e12)
+        high = min(known, self.by_path(tables, many), 1e12)
         low = self.rate * (1 + self.gap)
         if low >= high or (low > 0 and not self.reaches(tables, few, 1 / low, exact=False)):
             return min(low, high)
@@ -384,12 +382,17 @@ class DecodingSearch(Anytime[DecodingPlan]):
             low, high = (middle, high) if self.reaches(tables, few, 1 / middle, exact=False) else (low, middle)
         return high
 
+    def by_path(self, tables: _Tables, many: int) -> float:
+        """A rate that no plan of at most so many groups is above, by the least path."""
+        path = float(tables.rest[0] + tables.hops[0]) if self.problem.loops else 0.0
+        return many / path if path > 0 else math.inf
+
     def may(self, tables: _Tables, box: _Box, rate: float) -> bool:
         """Whether a plan of a box might have so many tokens per second."""
         tau = 1 / rate if rate > 0 else math.inf
         if not self.reaches(tables, box.few, tau, exact=False):
             return False
-        value, _ = self.shortest(tables, box.few, tau, box.many * tau, exact=False)
+        value, _ = self.shortest(tables, box.few, tau, self.budget(box.many, tau), exact=False)
         return bool(np.isfinite(value[self.problem.stages, :, :, -1]).any())
 
     def improve(self, tables: _Tables, groups: int, most: float) -> float:
@@ -459,11 +462,15 @@ class DecodingSearch(Anytime[DecodingPlan]):
         ways = paths, self.kind_of, tables.hops, tables.rest
         return shortest(tables.runs, far, self.devices, *ways, asked, most, self.problem.stages)
 
+    def budget(self, groups: int, tau: float) -> float:
+        """Seconds per token that paths may have together."""
+        return groups * tau if self.problem.loops else math.inf
+
     def plan(self, tables: _Tables, groups: int, tau: float) -> DecodingPlan | None:
         """The plan of the shortest paths with periods of at most ``tau`` seconds per token, if these fit into the groups."""
         if not self.reaches(tables, groups, tau, exact=True):
             return None
-        value, way = self.shortest(tables, groups, tau, groups * tau, exact=True)
+        value, way = self.shortest(tables, groups, tau, self.budget(groups, tau), exact=True)
         layer, unit = self.problem.stages, self.problem.units
         state, route = divmod(int(value[layer, :, :, unit].argmin()), value.shape[2])
         if not math.isfinite(value[layer, state, route, unit]):

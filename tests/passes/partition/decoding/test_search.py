@@ -126,7 +126,8 @@ def value(
         options.append(found)
     best = math.inf
     for chosen in itertools.product(*options):
-        best = min(best, max(*(period for period, _ in chosen), math.fsum(path for _, path in chosen) / groups))
+        path = math.fsum(path for _, path in chosen) / groups if given.loops else 0.0
+        best = min(best, max(path, *(period for period, _ in chosen)))
     return best
 
 
