@@ -10,7 +10,6 @@ import math
 
 from dnnc.report.tables import Table, columns
 from ir.core.module import Plan, PlanStage
-from ir.core.objectives import THROUGHPUT
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
 from ir.text.witness import BOUND_FOR, CHOSEN, OF_THESE, ON_MESHES_FOR
@@ -66,6 +65,7 @@ def plan_headline(plan: Plan) -> str:
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {stages}"]
     if plan.minimises.streams and not plan.in_steps and (busiest := step_period(plan)) < plan.value * (1 - EVEN):
         lines.append(f"  a link that stages share sets the pace: no device is busy for more than {seconds_text(busiest)}")
+    lines += [f"  {line}" for line in turns_lines(plan)]
     if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
     if (hidden := math.fsum(stage.hidden for stage in plan.stages)) > EVEN * plan.value:
@@ -136,6 +136,24 @@ def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:
     return tuple(device.name for device in topology.devices if device.name not in used)
 
 
+def turns_lines(plan: Plan) -> list[str]:
+    """For each stage whose replicas have unlike turns, how many of a round each has; none of a decoder, whose groups are told
+    elsewhere."""
+    lines = []
+    for stage in plan.stages if not plan.minimises.decodes else ():
+        of_count: dict[int, list[str]] = {}
+        for replica, name in enumerate(stage.devices):
+            of_count.setdefault(stage.serves.count(replica), []).append(name)
+        told = [
+            f"{', '.join(names) if len(names) <= 3 else f'{names[0]}..{names[-1]}'} "
+            + (f"have {count} each" if len(names) > 1 else f"has {count}")
+            for count, names in sorted(of_count.items(), reverse=True)
+        ]
+        if stage.serves:
+            lines.append(f"turns of stage {stage.index}: of {len(stage.serves)} microbatches {', '.join(told)}")
+    return lines
+
+
 def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
     """The devices that run no stage and why: ``reason``, or what is proven of plans that use them. Empty if all are used."""
     idle = idle_devices(plan, topology)
@@ -143,10 +161,6 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
         return ""
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
-        type_of = {device.name: device.type for device in topology.devices}
-        unlike = {type_of[name] for name in idle}.isdisjoint(type_of[name] for stage in plan.stages for name in stage.devices)
-        if unlike and plan.status != "optimal" and plan.objective == THROUGHPUT.name:
-            reason += "; a larger batch may be split over unlike devices"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 

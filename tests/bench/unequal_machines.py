@@ -11,6 +11,11 @@ TAG drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX
 
 All take the same batch in the same microbatches. Ends with 1 where a plan is slower than one of the others.
 
+``python -m tests.bench.unequal_machines --streams [--topologies N] [--seed S] [MODEL ...]``: inference on the same
+topologies, whose unlike devices may take turns. Of each milliseconds a microbatch, bound and gap, processor seconds; beside
+them the best plan on the devices of one type (``type``), the best without replicas and meshes (``pipeline``), and the best
+device alone (``one``). Ends with 1 where a plan is slower than one of these.
+
 ``python -m tests.bench.unequal_machines --decoders [LAYERS,DEVICES,TYPES,OBJECTIVE ...]``: decoders in f16 (llama-7b's layers;
 llama-70b of 80) with a context of 1,024 on h100, a100, l4 and t4, up to 8 in a host, whose links differ by type. Of each, worst
 first by experience: processor seconds of the compilation, seconds a token, bound and gap; beside them the best of one device
@@ -26,7 +31,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +62,7 @@ MODELS = (
     "bert-large,batch=48",
     "bert-small,batch=96",
 )
+STREAMS = ("resnet101,batch=4", "transformer-base,batch=4", "bert-large,batch=4", "bert-small,batch=4", "gpt2,batch=2")
 TESTBED = "preset:tag-testbed"
 DECODERS = tuple(
     f"{layers},{devices},{types},{objective}"
@@ -195,6 +201,50 @@ def equally(layers: int, topology: Topology, objective: str, folder: Path) -> fl
     return min((1 / plan.tokens_per_second for plan in plans if plan is not None), default=math.inf)
 
 
+def streamed(model: str, topology: Topology, folder: Path, **options: object) -> Plan | None:
+    """The plan of inference; None where none fits."""
+    file = folder / "stream.toml"
+    file.write_text(topology_to_toml(topology), encoding="utf-8")
+    asked = CompileOptions(f"zoo:{model},weights=declared", str(file), folder / "plan", plan_only=True, **options)  # type: ignore[arg-type]
+    try:
+        return compile_model(asked, sink=DiagnosticSink()).plan
+    except Infeasible:
+        return None
+
+
+def streams(files: Mapping[str, str], models: Sequence[str], folder: Path) -> int:
+    """Rows of ``--streams``; how many plans are slower than one of the others."""
+    names = ("type", "pipeline", "one")
+    heads = "".join(f"{f'x {name}':>11}" for name in names)
+    print(f"{'model':24} {'topology':34} {'ms':>9}{heads} {'gap %':>6} {'cpu s':>6}")
+    slower, gaps, factors = 0, list[float](), list[float]()
+    for (told, file), model in itertools.product(files.items(), models):
+        topology = load_topology(file, DiagnosticSink())
+        began = time.process_time()
+        plan = streamed(model, topology, folder)
+        cpu = time.process_time() - began
+        if plan is None:
+            continue
+        of_type: dict[str, list[str]] = {}
+        for device in topology.devices:
+            of_type.setdefault(device.type, []).append(device.name)
+        others: list[Sequence[Plan | None]] = [
+            [streamed(model, restricted(topology, tuple(own)), folder) for own in of_type.values()],
+            [streamed(model, topology, folder, replicas=1, mesh="none")],
+            [streamed(model, restricted(topology, (own[0],)), folder) for own in of_type.values()],
+        ]
+        row = [min((one.value for one in some if one is not None), default=math.inf) / plan.value for some in others]
+        gaps.append(plan.value / plan.bound - 1 if plan.bound else math.inf)
+        factors.append(min(row))
+        slower += min(row) < 1 - 1e-9
+        cells = "".join(f"{factor:>11.2f}" for factor in row)
+        print(f"{model:24} {told:34.34} {1e3 * plan.value:>9.4g}{cells} {100 * gaps[-1]:>6.2f} {cpu:>6.1f}", flush=True)
+    if gaps:
+        print(f"{slower} of {len(gaps)} slower; gap mean {100 * sum(gaps) / len(gaps):.2f} %, worst {100 * max(gaps):.2f} %;")
+        print(f"beside the best of the others {math.prod(factors) ** (1 / len(factors)):.2f} times as fast (geometric mean)")
+    return slower
+
+
 def decoders(asked: Sequence[str]) -> int:
     """Rows of ``--decoders``; how many plans are slower than one of the others."""
     print(f"{'decoder':28} {'cpu s':>6} {'us/token':>9} {'bound':>9} {'gap %':>6} {'x one':>6} {'x equal':>7}")
@@ -227,6 +277,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="training on unequal machines beside data parallel")
     parser.add_argument("--topologies", type=int, default=3, help="drawn at random, beside TAG's testbed")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them; the next have the next numbers")
+    parser.add_argument("--streams", action="store_true", help="inference, on the same topologies")
     parser.add_argument("--decoders", action="store_true", help="plans of tokens, of LAYERS,DEVICES,TYPES,OBJECTIVE")
     parser.add_argument("models", nargs="*", metavar="MODEL")
     given = parser.parse_args()
@@ -234,8 +285,6 @@ def main() -> int:
     if given.decoders:
         return int(decoders(given.models or DECODERS) > 0)
     names = ("all", "plain", "subset", "one")
-    heads = "".join(f"{f'x {name}':>9}" for name in names)
-    print(f"{'model':24} {'topology':34} {'samples/s':>9}{heads} {'gap %':>6} {'search s':>8} {'cpu s':>6}")
     slower, rows = 0, []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -246,6 +295,10 @@ def main() -> int:
             topology = load_topology(str(file), DiagnosticSink())
             hosts = itertools.groupby(device.name.rpartition("-")[0].partition("-")[2] for device in topology.devices)
             files[f"{seed}: " + " ".join(f"{len(list(some))} {name}" for name, some in hosts)] = str(file)
+        if given.streams:
+            return int(streams(files, given.models or STREAMS, folder) > 0)
+        heads = "".join(f"{f'x {name}':>9}" for name in names)
+        print(f"{'model':24} {'topology':34} {'samples/s':>9}{heads} {'gap %':>6} {'search s':>8} {'cpu s':>6}")
         for (told, file), model in itertools.product(files.items(), given.models or MODELS):
             try:
                 found = row(model, file, folder)

@@ -195,6 +195,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
                 "index": stage.index,
                 "devices": list(stage.devices),
                 "device_type": stage.device_type,
+                "serves": list(stage.serves),
                 "ops": members[stage.index],
                 "seconds": stage_seconds(stage, plan.comm),
                 "compute": stage.compute,

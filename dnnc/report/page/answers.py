@@ -21,7 +21,7 @@ from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
-from passes.stages.load import load, stage_seconds, step_period
+from passes.stages.load import load, seconds_on, stage_seconds, step_period
 
 WORTH = 0.02
 """The least share of the time that is worth a sentence."""
@@ -52,7 +52,8 @@ class Facts:
         seconds: dict[str, float] = {}
         for stage in self.plan.stages:
             for device in stage.devices:
-                seconds[device] = seconds.get(device, 0.0) + stage_seconds(stage, self.plan.comm)
+                step = load(self.plan.comm, stage.working, stage.receive, stage.send)
+                seconds[device] = seconds.get(device, 0.0) + seconds_on(stage, device, step)
         return seconds
 
     @cached_property
@@ -116,7 +117,8 @@ def _forms(plan: Plan, meshes: Mapping[str, Mesh]) -> Iterator[str]:
     if copied:
         most = max(len(stage.devices) for stage in copied)
         if len(plan.stages) == 1:
-            yield f"Each of {most} devices holds the whole model, and they take samples in turn."
+            more = ", the fast ones more of them" if copied[0].steps else ""
+            yield f"Each of {most} devices holds the whole model, and they take samples in turn{more}."
         else:
             which = f"stages {span([str(stage.index) for stage in copied])}" if len(copied) > 1 else f"stage {copied[0].index}"
             yield f"Up to {most} devices hold the same part ({which}) and take samples in turn."
@@ -276,5 +278,7 @@ def _free_transfers(plan: Plan) -> float:
     """Seconds per microbatch of the slowest device if nothing that it sends or receives took time."""
     busy: dict[tuple[str, ...], float] = defaultdict(float)
     for stage in plan.stages:
-        busy[stage.devices or (str(stage.index),)] += load(plan.comm, stage.compute, 0.0, 0.0) / stage.replicas
+        step = load(plan.comm, stage.working, stage.receive, stage.send)
+        part = stage.compute / step if step else 1.0
+        busy[stage.devices or (str(stage.index),)] += stage_seconds(stage, plan.comm) * part
     return max(busy.values(), default=0.0)

@@ -17,7 +17,8 @@ from ir.ops.opdefs import COLLECTIVES
 from passes.costs.network import network
 from passes.graph.graph import cuts_of
 from passes.meshes.mesh import mesh_over
-from passes.stages.load import stage_seconds
+from passes.stages.load import load as combined
+from passes.stages.load import seconds_on
 from passes.timeline.workload import Workload
 
 
@@ -29,14 +30,15 @@ def devices_json(plan: Plan, topology: Topology, summary: TimelineSummary | None
     rows = []
     for device in topology.devices:
         own = [stage for stage in plan.stages if device.name in stage.devices]
-        turns = [stage.replicas for stage in own]
         row = {
             "type": bare(device.type),
             "stages": [stage.index for stage in own],
-            "busy": sum(stage_seconds(stage, plan.comm) for stage in own),
-            "compute": sum(stage.compute / by for stage, by in zip(own, turns, strict=True)),
-            "collectives": sum(stage.collectives / by for stage, by in zip(own, turns, strict=True)),
-            "transfers": sum((stage.receive + stage.send) / by for stage, by in zip(own, turns, strict=True)),
+            "busy": sum(
+                seconds_on(stage, device.name, combined(plan.comm, stage.working, stage.receive, stage.send)) for stage in own
+            ),
+            "compute": sum(seconds_on(stage, device.name, stage.compute) for stage in own),
+            "collectives": sum(seconds_on(stage, device.name, stage.collectives) for stage in own),
+            "transfers": sum(seconds_on(stage, device.name, stage.receive + stage.send) for stage in own),
             "waits": waits.get(device.name),
             "memory": sum(stage.memory for stage in own),
             "limit": topology.memory(device),

@@ -83,17 +83,13 @@ def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status
     assert idle_text(replace(PLAN, status=status), machines(devices), reason) == text
 
 
-def test_devices_of_another_type_may_take_a_part_of_a_larger_batch() -> None:
-    """Replicas are of one type, and a small batch cannot be dealt out by speed."""
-    cores = machines(2)
-    slow = DeviceType("@slow", "cpu", (("f32", 1e8),), 1e8, None)
-    unlike = replace(cores, types=(*cores.types, slow), devices=(*cores.devices, Device("old", "@slow", "h")))
-    hint = "; a larger batch may be split over unlike devices"
-    assert (
-        idle_text(replace(PLAN, status="within-gap"), unlike) == f"  not used: old (no faster plan with them was found{hint})"
-    )
-    assert hint not in idle_text(replace(PLAN, status="optimal"), unlike)
-    assert hint not in idle_text(replace(PLAN, status="within-gap", objective="training"), unlike)
+def test_turns_are_told_by_how_many_each_device_has() -> None:
+    """Devices of one number of turns together, most turns first; of a decoder, groups are told elsewhere."""
+    stage = replace(STAGES[0], devices=("a", "b", "c", "d"), replicas=4, serves=(0, 1, 2, 0, 1, 3))
+    plan = replace(PLAN, stages=(stage,))
+    assert "\n  turns of stage 0: of 6 microbatches a, b have 2 each, c, d have 1 each\n" in plan_headline(plan)
+    assert "turns of stage" not in plan_headline(replace(plan, objective="tokens"))
+    assert "turns of stage" not in plan_headline(replace(plan, stages=(replace(stage, serves=()),)))
 
 
 def test_headline_when_nothing_fits_one_device() -> None:
