@@ -56,6 +56,7 @@ class Warm:
         return Template(self._socket, list(command[4:]), **options)
 
     def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # else processes that were forked meanwhile would keep it open
         self._socket.close()
         self._other.close()
         if self._process is not None:
