@@ -193,6 +193,8 @@ def _read_serving(reader: _Reader, root: Mapping[str, Any]) -> tuple[str, ...]:
         if "serves" in entry:
             item, at = entry, f"stages[{position}]"
             rows.append((str(item.get("index", position)), at, "serves", reader.items(item, "serves", at)))
+            if not rows[-1][-1]:
+                reader.fail(WrongEntry("a replica for each turn", "none"), f"{at}.serves")
     return tuple(
         f"{stage}:{','.join(str(reader.integer({key: replica}, key, at)) for replica in row)}" for stage, at, key, row in rows
     )

@@ -18,6 +18,8 @@ from passes.stages.load import stage_seconds, step_period
 
 EVEN = 1e-6
 """Relative distance at which seconds count as equal."""
+FEW = 4
+"""Most lines about turns."""
 LONG = 100
 """Most characters about shares that are shown; the plan's certificate has all."""
 
@@ -137,21 +139,21 @@ def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:
 
 
 def turns_lines(plan: Plan) -> list[str]:
-    """For each stage whose replicas have unlike turns, how many of a round each has; none of a decoder, whose groups are told
-    elsewhere."""
+    """For stages whose replicas have unlike turns, how many of a round each has; none of a decoder, whose groups are told
+    elsewhere. Of many stages the first few."""
     lines = []
     for stage in plan.stages if not plan.minimises.decodes else ():
         of_count: dict[int, list[str]] = {}
         for replica, name in enumerate(stage.devices):
             of_count.setdefault(stage.serves.count(replica), []).append(name)
         told = [
-            f"{', '.join(names) if len(names) <= 3 else f'{names[0]}..{names[-1]}'} "
+            f"{', '.join(names) if len(names) <= 3 else f'{names[0]}, {names[1]} and {len(names) - 2} more'} "
             + (f"have {count} each" if len(names) > 1 else f"has {count}")
             for count, names in sorted(of_count.items(), reverse=True)
         ]
         if stage.serves:
-            lines.append(f"turns of stage {stage.index}: of {len(stage.serves)} microbatches {', '.join(told)}")
-    return lines
+            lines.append(f"turns of stage {stage.index}: of {len(stage.serves)} microbatches {'; '.join(told)}")
+    return lines if len(lines) <= FEW else [*lines[: FEW - 1], f"turns of {len(lines) - FEW + 1} more stages are in the plan"]
 
 
 def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:

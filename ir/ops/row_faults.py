@@ -175,7 +175,8 @@ def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
         unlike = {on for on in flow.takers if len(set(on)) < len(on) or any(rows[device] != rows[on[0]] for device in on)}
     turn = math.lcm(*map(len, unlike))
     if (count := turn * sum(len(lane) for of_device in rows.values() for lane in of_device)) > MOST_CELLS and turn > 1:
-        return [f"rows of replicas differ and meet again after {turn} microbatches, {count} actions: make them equal"]
+        what = "turns of replicas" if flow.serves else "rows of replicas differ and"
+        return [f"{what} meet again after {turn} microbatches, {count} actions: make them equal"]
     cells: list[_Cell] = []
     waits: list[list[_Wait]] = []
     replicas = {on[0]: len(on) for on in flow.takers if on not in unlike} if schedule.periodic else {}

@@ -292,10 +292,11 @@ class PartitionPass(LatticeSearch, MeshOptions):
         unlike = len({device.type for device in topology.devices}) > 1 and self.replicas != 1
         if not unlike or self.objective != THROUGHPUT.name or self.without_mesh or states_bytes(module.entry) or module.states:
             return ()
-        from passes.partition.decoding.turns import Wanted, least, planned_in_turns
+        from passes.partition.decoding.planned import Wanted
+        from passes.partition.decoding.turns import least, planned_in_turns
 
         def run(context: PassContext, seconds: float | None) -> Module:
-            wanted = Wanted(self.stages, self.replicas, self._seconds if seconds is None else seconds)
+            wanted = Wanted(self.objective, self.stages, self.replicas, self._seconds if seconds is None else seconds)
             return planned_in_turns(undecided(module), topology, wanted, context, self.name)
 
         return (Search(KINDS[TURNS], TURNS, run, lambda: least(undecided(module), topology)),)

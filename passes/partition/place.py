@@ -56,7 +56,7 @@ from passes.graph.serving import groups_of, most_groups
 from passes.graph.sizes import assessed
 from passes.solvers.anytime import Limits
 from passes.stages.placement import Placement, PlacementProblem, turns
-from passes.stages.placement_from_ir import placement_problem, replica_speed, settled, stage_memory, updates
+from passes.stages.placement_from_ir import placement_problem, replica_speed, serving_of, settled, stage_memory, updates
 from passes.stages.placement_search import NODES, PlacementSearch
 from passes.timeline.families import stages_in_flight
 
@@ -87,7 +87,8 @@ class PlacePass(Pass):
         own = stage_ops(module, plan)
         flight = self.in_flight(module, plan, own) if plan.in_steps else None
         groups = [most_groups(groups_of(module), stage.replicas, stage.serves) for stage in plan.stages]
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight, groups)
+        serving = () if module.states else serving_of(module, plan)
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight, groups, serving)
         try:
             problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
         except Infeasible as error:

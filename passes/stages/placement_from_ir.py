@@ -237,9 +237,11 @@ def stage_memory(
     comm: str,
     flight: InFlight | None = None,
     groups: Sequence[int] = (),
+    serving: Sequence[Sequence[int]] = (),
 ) -> tuple[Footprint, ...]:
     """What each stage needs of each of its devices, given the positions of its ops in the entry function; ``flight``: of a
-    training step; ``groups``: of sequences that a device of each stage serves (all where there are none given)."""
+    training step; ``groups``: of sequences that a device of each stage serves (all where there are none given); ``serving``: of
+    each stage the replica that has each turn, for which its device has buffers of its own (none given: replicas have one)."""
     entry, stated = module.entry, stated_bytes(module.entry)
     if stated is not None:
         return tuple(Footprint(sum(stated[i] for i in positions), 0) for positions in own)
@@ -255,8 +257,10 @@ def stage_memory(
         if stage == 0:
             names |= {value.name for value in entry.results if value.name in sizes}
         arriving = [cut for cut in cuts if cut.target == stage]
-        buffers = sum(buffer_bytes(comm, cut.source, stage, cut.nbytes or 0) for cut in arriving)
-        least = sum(buffer_bytes(comm, stage - 1, stage, cut.nbytes or 0) for cut in arriving)
+        often = [most_turns(serving[cut.source], serving[stage]) if serving else 1 for cut in arriving]
+        sizes_of = [times * (cut.nbytes or 0) for times, cut in zip(often, arriving, strict=True)]
+        buffers = sum(buffer_bytes(comm, cut.source, stage, size) for cut, size in zip(arriving, sizes_of, strict=True))
+        least = sum(buffer_bytes(comm, stage - 1, stage, size) for size in sizes_of)
         weights, workspace = sum(sizes[name] for name in names), of_passes.workspace(0)
         if learned is not None and flight is not None:
             weights = sum(learned.held(name, sizes[name]) for name in names)
@@ -267,6 +271,12 @@ def stage_memory(
             buffers, least = buffers + returned, least + returned
         found.append(Footprint(weights, workspace, buffers, buffers - least))
     return tuple(found)
+
+
+def most_turns(source: Sequence[int], target: Sequence[int]) -> int:
+    """How many turns the busiest replica of stage ``target`` has until it and stage ``source`` are both back at their first
+    ones. Either: the replica of each turn."""
+    return max(map(target.count, target)) * math.lcm(len(source), len(target)) // len(target)
 
 
 def on_one_device(module: Module, topology: Topology, microbatches: int = 0, memory: int = 0) -> float:

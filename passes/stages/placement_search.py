@@ -89,14 +89,15 @@ class PlacementSearch(Anytime[Placement]):
 
 def _routes(problem: PlacementProblem) -> int:
     """What a look at one placement takes: a step for each stage, and one for each further pair of replicas on a channel."""
-    pairs = (math.lcm(problem.replicas[one.source], problem.replicas[one.target]) for one in problem.messages)
+    turns = [len(problem.turns(stage)) or replicas for stage, replicas in enumerate(problem.replicas)]
+    pairs = (math.lcm(turns[one.source], turns[one.target]) for one in problem.messages)
     return problem.size + sum(count - 1 for count in pairs)
 
 
 def _key(problem: PlacementProblem, chosen: Placement) -> tuple[float, float]:
     """``value`` and ``transfers``, with each stage looked at once."""
     parts = [problem.parts(stage, chosen) for stage in range(problem.size)]
-    loads = shared_loads(problem.comm, parts, chosen)
+    loads = problem.loads(chosen) if problem.serving else shared_loads(problem.comm, parts, chosen)
     value = max((*loads, *problem.busy(chosen).values()), default=0.0)
     return value, math.fsum(sum(own[1:]) for own in parts)
 
@@ -169,9 +170,12 @@ def _moves(problem: PlacementProblem, chosen: Placement) -> Iterator[Placement]:
     hot = {stage for stage, load in enumerate(loads) if load >= worst * (1 - SLACK)}
     for channel, message in enumerate(problem.messages):
         ends = {message.source, message.target}
-        media = problem.media(channel, chosen[message.source][0], chosen[message.target][0])
-        if ends & hot or any(busy[name] >= worst * (1 - SLACK) for name, _ in media):
-            hot = hot | {stage for stage in ends if any(busy[name] >= worst * (1 - SLACK) for name, _ in media)}
+        pairs = (
+            set(problem.pairs(message, chosen)) if problem.serving else {(chosen[message.source][0], chosen[message.target][0])}
+        )
+        media = {name for pair in pairs for name, _ in problem.media(channel, *pair)}
+        if any(busy[name] >= worst * (1 - SLACK) for name in media):
+            hot = hot | ends
     near = {s for m in problem.messages if m.source in hot or m.target in hot for s in (m.source, m.target)}
     used = {device for devices in chosen for device in devices}
     for stage in sorted(hot | near):

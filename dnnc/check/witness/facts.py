@@ -111,6 +111,26 @@ class Facts:
                 found += self.weights[name] + self.learned.state[name] * holds
         return found
 
+    @cached_property
+    def serving(self) -> list[tuple[int, ...]]:
+        """Of each stage the replica that has each turn, or of a decoder the one that serves each group of sequences; none where
+        each replica of all stages has one turn."""
+        if not any(stage.serves for stage in self.plan.stages):
+            return []
+        groups = max((state.sets for state in self.module.states.values()), default=0)
+        return [
+            stage.serves or tuple(turn % len(stage.devices) for turn in range(groups or len(stage.devices)))
+            for stage in self.plan.stages
+        ]
+
+    def meetings(self, source: int, target: int) -> int:
+        """How often a device of stage ``target`` receives until both stages are back at their first turns, at most, where
+        replicas have unlike turns: it has buffers for each time; else 1."""
+        if not self.serving or self.module.states:
+            return 1
+        one, other = self.serving[source], self.serving[target]
+        return max(map(other.count, other)) * math.lcm(len(one), len(other)) // len(other)
+
     def served(self, index: int) -> int:
         """The most groups of sequences that a device of a stage serves: replicas share them, in turn where the plan does not
         say which of them serves which group."""
@@ -134,7 +154,7 @@ class Facts:
             sources = self.ops[tensor.maker].facet(StageSet, StageSet(())).stages
             if sources and max(sources) < stage.index and not own.isdisjoint(tensor.readers):
                 slots = [edge_slots(self.plan.comm, source, stage.index) for source in (max(sources), stage.index - 1)]
-                total += (slots[0] - slots[1]) * tensor.size
+                total += (slots[0] - slots[1]) * self.meetings(max(sources), stage.index) * tensor.size
         return total
 
     @cached_property

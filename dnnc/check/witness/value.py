@@ -13,7 +13,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -158,20 +157,11 @@ class Stages:
             if targets:
                 yield tensor, maker, targets
 
-    @cached_property
-    def serving(self) -> list[tuple[int, ...]]:
-        """Of each stage the replica that serves each group of sequences; none where replicas take samples in turn."""
-        if not any(stage.serves for stage in self.plan.stages):
-            return []
-        groups = range(max(len(stage.serves) for stage in self.plan.stages))
-        return [s.serves or tuple(g % len(s.devices) for g in groups) for s in self.plan.stages]
-
     def pairs(self, maker: int, reader: int) -> list[tuple[str, str]]:
         """Devices of two stages between which samples pass, one after the other until it begins anew."""
-        if not self.serving:
+        if not self.facts.serving:
             return turns(self.on[maker], self.on[reader])
-        served = zip(self.serving[maker], self.serving[reader], strict=True)
-        return [(self.on[maker][here], self.on[reader][there]) for here, there in served]
+        return turns(*([self.on[stage][replica] for replica in self.facts.serving[stage]] for stage in (maker, reader)))
 
     def steps(self, index: int) -> list[float]:
         """Seconds of a sample on each device of a stage."""
@@ -199,7 +189,7 @@ class Stages:
     def served(self, index: int) -> float:
         """Seconds per sample of the busiest device of a stage."""
         steps = self.steps(index)
-        serves = self.serving[index] if self.serving else tuple(range(len(steps)))
+        serves = self.facts.serving[index] if self.facts.serving else tuple(range(len(steps)))
         return max(serves.count(replica) * seconds for replica, seconds in enumerate(steps)) / len(serves)
 
     def counted(self) -> list[Counted]:
@@ -296,7 +286,7 @@ class Stages:
             for number, seconds in enumerate((one.compute, one.receive, one.send)):
                 parts[devices][number] += seconds
         loads = [combined(self.plan.comm, *total) / len(devices) for devices, total in parts.items()]
-        if self.serving:
+        if self.facts.serving:
             loads = [self.served(index) for index in range(len(self.on))]
         return self.of_period(max([*loads, *self.busy().values()], default=0.0))
 
@@ -385,7 +375,10 @@ class Stages:
             before = {i for stage in facts.stages[:index] for i in stage}
             return weights + facts.training(names, before, own), None, None
         arriving = [(t, maker) for t, maker, targets in self.crossing() if index in targets]
-        buffers = sum(edge_slots(self.plan.comm, maker, index, SLOTS) * tensor.size for tensor, maker in arriving)
+        buffers = sum(
+            edge_slots(self.plan.comm, maker, index, SLOTS) * facts.meetings(maker, index) * tensor.size
+            for tensor, maker in arriving
+        )
         inputs = {value.name: type_bytes(value.type) or 0 for value in facts.module.entry.args}
         return weights, peak(inputs, [facts.ops[i] for i in own]), buffers
 

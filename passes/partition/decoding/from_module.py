@@ -21,7 +21,7 @@ from ir.core.types import type_bytes
 from passes.costs.memory.liveness import SLOTS
 from passes.costs.network import Network
 from passes.costs.op_time import chain_heads
-from passes.graph.graph import reads
+from passes.graph.graph import reads, stage_members
 from passes.graph.positional import positional
 from passes.partition.decoding.detours import detours_of
 from passes.partition.decoding.problem import Borders, Decoding
@@ -111,6 +111,14 @@ def units_of(module: Module) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(own) for own in units)
 
 
+def in_units(module: Module) -> bool:
+    """Whether the stages of the ops are runs of units."""
+    members = stage_members(module.entry)
+    stages = [{stage for i in unit for stage in members[i]} for unit in units_of(module)]
+    numbers = [number for own in stages for number in own]
+    return all(len(own) == 1 for own in stages) and numbers == sorted(numbers)
+
+
 def _cuts(module: Module, order: Sequence[int], inside: Container[int]) -> list[int]:
     """Places in ``order`` before which a stage may begin."""
     ops, place = module.entry.ops, {i: number for number, i in enumerate(order)}
@@ -122,7 +130,7 @@ def _cuts(module: Module, order: Sequence[int], inside: Container[int]) -> list[
         for value in ops[i].results:
             if last.get(value.name, -1) > place[i]:
                 crossing[place[i] + 1 : last[value.name] + 1] += 1
-    free = [p for p in range(1, len(order)) if p not in inside and crossing[p]]
+    free = [p for p in range(1, len(order)) if p not in inside]
     cuts: list[int] = []
     for count in sorted({int(crossing[p]) for p in free}):
         more = [p for p in free if crossing[p] == count]

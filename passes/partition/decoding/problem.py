@@ -15,7 +15,8 @@ The second term is the latency of one group: with too few of them in flight devi
 with devices of several types the g that minimise a period are in proportion to speed, up to whole groups and memory.
 
 A stream of samples is planned so, too: it has no caches and no loops (``Decoding.loops``), so paths count nothing, and a group
-is one of G *turns*: of G samples that follow each other a device takes as many as it has turns.
+is one of G *turns*: of G samples that follow each other a device takes as many as it has turns. A stage of devices of one type
+needs no more turns than devices.
 
 Where links are unlike, t depends on the stages beside (``Detours``), and what devices of one type send through the links that
 they share takes as long together: with m seconds of these links for a step of a group, period(s) >= m (sum of their g) / G.
@@ -244,18 +245,20 @@ def shared(
             for _ in range(count)
         ]
         busy = np.maximum(*links).tolist()
+        alike = sum(count > 0 for count in stage.devices) == 1
+        turns = len(each) if alike and not problem.loops else groups  # alike devices of a stream have one turn each
         shares = dealt(
             [one for one, _, _ in each],
             [most for _, most, _ in each],
-            groups,
+            turns,
             [busy[kind] for _, _, kind in each],
             stage.devices,
         )
         if shares is None:
             return None
-        periods.append(max(share * one for share, (one, _, _) in zip(shares, each, strict=True)) / groups)
+        periods.append(max(share * one for share, (one, _, _) in zip(shares, each, strict=True)) / turns)
         periods += [
-            busy[kind] * sum(share for share, one in zip(shares, each, strict=True) if one[2] == kind) / groups
+            busy[kind] * sum(share for share, one in zip(shares, each, strict=True) if one[2] == kind) / turns
             for kind in range(len(busy))
         ]
         used = [one for share, (one, _, _) in zip(shares, each, strict=True) if share]

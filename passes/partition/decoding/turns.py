@@ -10,7 +10,7 @@ all devices, which sends nothing."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -31,7 +31,7 @@ from passes.graph.symbols import insert_symbols
 from passes.partition.best import BELOW
 from passes.partition.bridge.plan import with_stages
 from passes.partition.decoding.from_module import Asked, asked_of
-from passes.partition.decoding.planned import plan_stages
+from passes.partition.decoding.planned import Wanted, plan_stages
 from passes.partition.decoding.problem import (
     Decoding,
     DecodingPlan,
@@ -59,23 +59,14 @@ MOST_ALONE = 256
 """Of a round of one stage."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the pass ``partition`` is asked for. ``stages``: exactly so many, 0 for any; ``replicas``: most devices of a stage,
-    0 for any number; ``seconds``: of counted work."""
-
-    stages: int
-    replicas: int
-    seconds: float
-
-
 class TurnsSearch(DecodingSearch):
     """The search for one problem; its ``value`` is seconds per sample."""
 
     def branch(self) -> None:
         """Looks for plans of rounds of a few lengths. The bound is that of parts of samples."""
         most = self.in_parts()
-        self.infeasible = not most
+        self.infeasible = not most and self.all_devices
+        self.tell(1 / most if most else math.inf, "")
         for found in (on_one_device(self.problem, 0), on_all_devices(self.problem, 0)):
             if found is not None:
                 self.keep(found, found.value)
@@ -84,7 +75,6 @@ class TurnsSearch(DecodingSearch):
                 self.try_one(0, turns)
         if self.best is not None and self.left() > 0:
             self.improve(self.tables(0, 0), self.best.groups, most)
-        self.tell(1 / most if most else math.inf, "")
         if self.best is not None:
             self.of_others = self.of_any_stages()
 
@@ -107,23 +97,28 @@ def planned_in_turns(module: Module, topology: Topology, wanted: Wanted, context
     ports, links = (replace(problem, loops=False) for problem in (asked.decoding, asked.on_links))
     search = TurnsSearch(ports, GAP, wanted.seconds)
     found = search.run()
-    bound = 1 / found.bound if found is not None else math.inf if search.infeasible else 0.0
-    beaten = context.incumbent.value if context.incumbent is not None else math.inf
-    best: tuple[Module, Plan] | None = None
-    if found is not None and bound < beaten:
-        context.count(name, nodes=len(asked.units), interrupted=int(search.interrupted), seconds=now() - started, build=0.0)
-        for plan in plans(found, ports, links, wanted.seconds):
-            with suppress(Infeasible):
-                placed = _placed(module, topology, asked, plan, bound, wanted, context)
-                again = redealt(ports, plan, placed[1])
-                if again.value < placed[1].value * (1 - SHORTER):
-                    placed = _placed(module, topology, asked, again, bound, wanted, context)
-                if best is None or placed[1].value < best[1].value:
-                    best = placed
-    if best is None:
+    bound = max(1 / found.bound if found is not None else search.bound, least(module, topology))
+    if search.infeasible or found is None or (context.incumbent is not None and bound >= context.incumbent.value):
+        raise NoBetterPlan(math.inf if search.infeasible else bound, name)
+    context.count(name, nodes=len(asked.units), build=0.0)
+    placing = Placing(module, topology, asked, ports, bound, wanted, context)
+    placing.interrupted = search.interrupted
+    placing.consider(found)
+    if placing.differ and len(found.stages) > 1 and not placing.interrupted:
+        other = TurnsSearch(links, GAP, wanted.seconds)
+        plan = other.attempt(shared(links, found.stages, 0, found.groups))
+        placing.interrupted |= other.interrupted
+        if plan is not None and plan.stages != found.stages:
+            placing.consider(plan)
+        if (alone := on_all_devices(replace(ports, groups=(1, MOST_ALONE)), 0, SHORTER)) is not None:
+            placing.consider(alone)
+    if placing.best is None:
         raise NoBetterPlan(bound, name)
-    context.count(name, stages=len(best[1].stages), seconds=now() - started, **{f"{BOUND}{TURNS}": best[1].bound})
-    return best[0]
+    made, plan_of = placing.best
+    proven = assessed(plan_of, module.entry, plan_of.value, plan_of.value) if bound >= plan_of.value * (1 - BELOW) else plan_of
+    counted = {"stages": len(proven.stages), "seconds": now() - started, f"{BOUND}{TURNS}": proven.bound}
+    context.count(name, interrupted=int(placing.interrupted), **counted)
+    return made.replace(plan_of, proven)
 
 
 def least(module: Module, topology: Topology) -> float:
@@ -135,38 +130,12 @@ def least(module: Module, topology: Topology) -> float:
     return float(node_weights(problem, prices(problem)).sum()) * (1 - SLACK)
 
 
-def plans(found: DecodingPlan, ports: Decoding, links: Decoding, seconds: float) -> Iterator[DecodingPlan]:
-    """Plans to choose from on the real links; ``found``: the best of ``ports``."""
-    yield turned(ports, found)
-    if links.borders is not None and links.borders.detours is not None and len(found.stages) > 1:
-        known = shared(links, found.stages, 0, found.groups)
-        other = TurnsSearch(links, GAP, seconds).attempt(known)
-        if other is not None and other.stages != found.stages:
-            yield turned(links, other)
-        if (alone := on_all_devices(replace(ports, groups=(1, MOST_ALONE)), 0, SHORTER)) is not None:
-            yield alone
-
-
-def turned(problem: Decoding, found: DecodingPlan) -> DecodingPlan:
-    """The plan with the shortest round that is about as good as the best."""
-    every = (shared(problem, found.stages, 0, turns) for turns in lengths(problem, found))
-    return shortest([found, *(plan for plan in every if plan is not None)])
-
-
-def redealt(problem: Decoding, found: DecodingPlan, placed: Plan) -> DecodingPlan:
-    """The plan with the turns that suit what its devices take on the real links, as ``placed`` says; ``found`` itself, of
-    infinite value, where all of a stage take as long, or one would have no turn."""
-    every = [replace(found, value=math.inf)]
-    for turns in lengths(problem, found) if any(row.steps for row in placed.stages) else ():
-        stages, value = list[SharedStage](), 0.0
-        for stage, row in zip(found.stages, placed.stages, strict=True):
-            shares = dealt(row.steps or [1.0] * len(row.devices), [turns] * len(row.devices), turns) or [0]
-            counts, left = [sum(share > 0 for share in own) for own in stage.shares], iter(shares)
-            stages.append(replace(stage, devices=tuple(counts), shares=tuple(tuple(islice(left, n)) for n in counts)))
-            busy = [share * step / turns for share, step in zip(shares, row.steps, strict=False)]
-            value = max(value, *busy, 0.0 if busy else stage_seconds(row, "sum")) if all(shares) else math.inf
-        every.append(replace(found, stages=tuple(stages), groups=turns, value=value))
-    return shortest(every)
+def turned(problem: Decoding, found: DecodingPlan, most: int) -> DecodingPlan:
+    """The plan with the shortest round, of at most so many turns, that is about as good as the best of these."""
+    if all(sum(count > 0 for count in stage.devices) == 1 for stage in found.stages):
+        return replace(found, groups=1)  # alike devices have one turn each
+    every = (shared(problem, found.stages, 0, turns) for turns in range(1, most + 1))
+    return shortest([plan for plan in (found, *every) if plan is not None and plan.groups <= most] or [found])
 
 
 def shortest(plans: Sequence[DecodingPlan]) -> DecodingPlan:
@@ -175,50 +144,96 @@ def shortest(plans: Sequence[DecodingPlan]) -> DecodingPlan:
     return min((plan for plan in plans if plan.value <= enough), key=lambda plan: plan.groups)
 
 
-def lengths(problem: Decoding, found: DecodingPlan) -> Sequence[int]:
-    """The lengths of rounds to choose from: those in which the devices of each stage that has one type alone have equally many
-    turns, if there are any."""
-    alike = math.lcm(*(sum(stage.devices) for stage in found.stages if sum(count > 0 for count in stage.devices) == 1))
-    most = MOST_ALONE if len(found.stages) == 1 else problem.groups[1]
-    return range(alike, most + 1, alike) if alike <= most else range(1, most + 1)
+def redealt(found: DecodingPlan, placed: Plan, turns: int) -> DecodingPlan | None:
+    """The plan with so many turns of each stage of unlike devices, dealt by what these take on the real links, as ``placed``
+    says; None where they take as long in each stage, or one would have no turn."""
+    if not any(row.steps for row in placed.stages):
+        return None
+    stages, value = list[SharedStage](), 0.0
+    for stage, row in zip(found.stages, placed.stages, strict=True):
+        if not row.steps:
+            stages.append(stage)
+            value = max(value, stage_seconds(row, "sum"))
+            continue
+        shares = dealt(row.steps, [turns] * len(row.steps), turns)
+        if shares is None or not all(shares):
+            return None
+        counts, left = [sum(share > 0 for share in own) for own in stage.shares], iter(shares)
+        stages.append(replace(stage, devices=tuple(counts), shares=tuple(tuple(islice(left, count)) for count in counts)))
+        value = max(value, *(share * step / turns for share, step in zip(shares, row.steps, strict=True)))
+    return replace(found, stages=tuple(stages), groups=turns, value=value)
 
 
-def _placed(
-    module: Module,
-    topology: Topology,
-    asked: Asked,
-    found: DecodingPlan,
-    bound: float,
-    wanted: Wanted,
-    context: PassContext,
-) -> tuple[Module, Plan]:
-    """The module with a plan on the real links. Raises Infeasible."""
-    among = Among(wanted.stages, wanted.replicas, turns=True)
-    certificate = {
-        "bound": "stages whose devices share all samples in any parts: no choice of cuts and devices has more",
-        "search": f"{len(asked.units)} units, cut where few values cross, on {len(asked.kinds)} kinds of devices",
-        "problem": problem_digests(module, "sum", [among])[0],
-        **({"stages": str(wanted.stages)} if wanted.stages else {}),
-        **({"replicas": f"at most {wanted.replicas}"} if 1 < wanted.replicas < len(topology.devices) else {}),
-    }
-    taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
-    plan = Plan(
-        name=unique("@plan", taken),
-        objective=THROUGHPUT.name,
-        comm="sum",
-        value=found.value,
-        port_value=math.inf,
-        bound=min(bound, found.value),
-        status=outcome(found.value, min(bound, found.value)),
-        single=single_of(module, topology),
-        stages=plan_stages(asked, found),
-        certificate=tuple(sorted(certificate.items())),
-    )
-    members = [tuple(sorted(op for unit in asked.units[s.first : s.behind] for op in unit)) for s in found.stages]
-    staged = with_stages(module, members).without(Plan, Schedule, Stage, Program)
-    inside = replace(context, sink=DiagnosticSink())
-    placed = PlacePass(time_limit=wanted.seconds).run(insert_symbols(staged, (plan,)), inside)
-    made = placed.first(Plan)
-    assert made is not None
-    proven = assessed(made, module.entry, made.value, made.value) if bound >= made.value * (1 - BELOW) else made
-    return placed.replace(made, proven), proven
+@dataclass
+class Placing:
+    """Plans of ``ports`` on the real links, of which ``best`` is the best so far, as module and plan. No plan is below
+    ``bound`` seconds. ``interrupted``: from the keyboard."""
+
+    module: Module
+    topology: Topology
+    asked: Asked
+    ports: Decoding
+    bound: float
+    wanted: Wanted
+    context: PassContext
+    best: tuple[Module, Plan] | None = None
+    interrupted: bool = False
+
+    @property
+    def differ(self) -> bool:
+        """Whether links between unlike devices cost more than their ports."""
+        borders = self.asked.on_links.borders
+        return borders is not None and borders.detours is not None
+
+    def consider(self, found: DecodingPlan) -> None:
+        """Keeps a plan if it is the best on the real links, with turns by ports or by these links. Each turn has buffers of its
+        own on a device: where they do not fit, rounds are shorter."""
+        most = MOST_ALONE if len(found.stages) == 1 else MOST_TURNS
+        while most and not (self.interrupted and self.best is not None):
+            plan = turned(self.ports, found, most)
+            if (placed := self.place(plan)) is not None:
+                dealt = [redealt(plan, placed, turns) for turns in range(1, most + 1)]
+                every = [one for one in dealt if one is not None]
+                if every and shortest(every).value < placed.value * (1 - SHORTER):
+                    self.place(shortest(every))
+                return
+            most = min(most, plan.groups) // 2
+
+    def place(self, found: DecodingPlan) -> Plan | None:
+        """The plan on devices; None where it does not fit. It is kept if it is the best."""
+        inside = replace(self.context, sink=DiagnosticSink(), statistics={**self.context.statistics})
+        with suppress(Infeasible):
+            module = PlacePass(time_limit=self.wanted.seconds).run(self.with_plan(found), inside)
+            plan = module.first(Plan)
+            assert plan is not None
+            if self.best is None or plan.value < self.best[1].value:
+                self.best = module, plan
+            self.interrupted |= bool(inside.statistics[PlacePass.name]["interrupted"])
+            return plan
+        return None
+
+    def with_plan(self, found: DecodingPlan) -> Module:
+        """The module with a plan, not placed yet."""
+        stages, replicas = self.wanted.stages, self.wanted.replicas
+        certificate = {
+            "bound": "stages whose devices share all samples in any parts: no choice of cuts and devices has more",
+            "search": f"{len(self.asked.units)} units, cut where few values cross, on {len(self.asked.kinds)} kinds of devices",
+            "problem": problem_digests(self.module, "sum", [Among(stages, replicas, turns=True)])[0],
+            **({"stages": str(stages)} if stages else {}),
+            **({"replicas": f"at most {replicas}"} if 1 < replicas < len(self.topology.devices) else {}),
+        }
+        taken = {symbol.name for symbol in self.module.symbols if not isinstance(symbol, Plan)}
+        plan = Plan(
+            name=unique("@plan", taken),
+            objective=THROUGHPUT.name,
+            comm="sum",
+            value=found.value,
+            port_value=math.inf,
+            bound=min(self.bound, found.value),
+            status=outcome(found.value, min(self.bound, found.value)),
+            single=single_of(self.module, self.topology),
+            stages=plan_stages(self.asked, found),
+            certificate=tuple(sorted(certificate.items())),
+        )
+        members = [tuple(sorted(op for unit in self.asked.units[s.first : s.behind] for op in unit)) for s in found.stages]
+        return insert_symbols(with_stages(self.module, members).without(Plan, Schedule, Stage, Program), (plan,))

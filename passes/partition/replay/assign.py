@@ -21,7 +21,7 @@ from typing import ClassVar
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
-from ir.core.objectives import Planned, objective_of
+from ir.core.objectives import THROUGHPUT, Planned, objective_of
 from ir.core.outcomes import SLACK
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
@@ -38,10 +38,11 @@ from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
 from passes.partition.replay.faults import (
     DeviceTwice,
+    NoTurns,
     ReplicasOfTypes,
     StageWithoutOp,
-    TurnsInTraining,
     TurnsOfSharedDevices,
+    TurnsRarelyMeet,
     WrongServing,
     WrongTurns,
 )
@@ -49,6 +50,9 @@ from passes.partition.replay.stated import StatedPass
 from passes.plan.proof import proof_of
 from passes.stages.load import COMM
 from passes.stages.placement_from_ir import on_one_device
+
+MOST_ROUND = 4096
+"""Microbatches until the turns of all stages are back at their first ones, at most."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class AssignPass(StatedPass):
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
-        unlike = POSITION in dict(entry.attributes) or not (self.training or module.states)
+        unlike = POSITION in dict(entry.attributes) or (self.objective == THROUGHPUT.name and not module.states)
         devices = self._devices(topology, problems, unlike=unlike)
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
@@ -136,7 +140,11 @@ class AssignPass(StatedPass):
         comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
         most = max(stage.replicas for stage in plan.stages)
         at_most = (*range(most, len(topology.devices) + 1), 0)
-        turns = (True,) if serving and not goal.decodes else (False, True)
+        turns: tuple[bool, ...] = (False, True)
+        if serving and not goal.decodes:
+            from passes.partition.decoding.from_module import in_units
+
+            turns = (True,) if in_units(placed) else ()
         among = (
             [Among(of, *rest) for of in (count, 0) for rest in product(at_most, turns)]
             if alone and once and self.problem
@@ -167,8 +175,13 @@ class AssignPass(StatedPass):
             if len(serves) != (groups or len(serves)) or set(serves) != set(range(len(on))):
                 fault = WrongServing(listed, len(on), groups) if groups else WrongTurns(listed, len(on))
                 raise InvalidInput(fault, where=self._where(index))
-            if self.training:
-                raise InvalidInput(TurnsInTraining(), where=self._where(index))
+            if not groups and self.objective != THROUGHPUT.name:
+                raise InvalidInput(NoTurns(self.objective), where=self._where(index))
+            if len(on) == 1 and not groups:
+                del found[index]
+        rounds = math.lcm(*(len(found.get(index) or on) for index, on in devices.items())) if found and not groups else 1
+        if rounds > MOST_ROUND:
+            raise InvalidInput(TurnsRarelyMeet(rounds, MOST_ROUND), where=self._where(min(found)))
         for index in found if not groups else ():
             if others := [other for other, on in devices.items() if other != index and set(on) & set(devices[index])]:
                 raise InvalidInput(TurnsOfSharedDevices(others[0]), where=self._where(index))

@@ -254,11 +254,22 @@ class WrongTurns(Fault, code="E3430"):
     replicas: int
 
 
-class TurnsInTraining(Fault, code="E3431"):
-    """In training the gradients of replicas are added up where each has handled as many microbatches."""
+class NoTurns(Fault, code="E3431"):
+    """Replicas have unlike turns in plans for the throughput of inference: in training each adds gradients of as many
+    microbatches, and one sample alone has no turns."""
 
-    message = "it says which of its replicas have which turns, and the plan is for training"
-    hint = "leave out 'serves': in training each replica has one turn"
+    message = "it says which of its replicas have which turns, and the plan is for {objective}"
+    hint = "leave out 'serves': each replica has one turn"
+    objective: str
+
+
+class TurnsRarelyMeet(Fault, code="E3433"):
+    """Links between replicas have buffers for all turns until those of all stages are back at their first ones."""
+
+    message = "the turns of all stages meet again after {round} microbatches, expected after {most} at most"
+    hint = "give stages as many turns as others, or a multiple"
+    round: int
+    most: int
 
 
 class TurnsOfSharedDevices(Fault, code="E3432"):

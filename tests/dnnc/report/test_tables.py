@@ -87,7 +87,7 @@ def test_turns_are_told_by_how_many_each_device_has() -> None:
     """Devices of one number of turns together, most turns first; of a decoder, groups are told elsewhere."""
     stage = replace(STAGES[0], devices=("a", "b", "c", "d"), replicas=4, serves=(0, 1, 2, 0, 1, 3))
     plan = replace(PLAN, stages=(stage,))
-    assert "\n  turns of stage 0: of 6 microbatches a, b have 2 each, c, d have 1 each\n" in plan_headline(plan)
+    assert "\n  turns of stage 0: of 6 microbatches a, b have 2 each; c, d have 1 each\n" in plan_headline(plan)
     assert "turns of stage" not in plan_headline(replace(plan, objective="tokens"))
     assert "turns of stage" not in plan_headline(replace(plan, stages=(replace(stage, serves=()),)))
 

@@ -103,14 +103,15 @@ def value(
     for (first, behind), own, at in zip(ends, devices, pairwise((0, *routes, 0)), strict=True):
         each = [kind for kind, count in enumerate(own) for _ in range(count)]
         found = []
-        for shares in dealings(groups, len(each), 1):
+        turns = len(each) if not given.loops and len(set(each)) == 1 else groups  # alike devices of a stream: one each
+        for shares in dealings(turns, len(each), 1):
             caches = given.caches[first:behind].sum()
             alone = [one_device(given, number, kind, (first, behind), several) for kind in each]
             held = [own[1] + share * given.batches[number] * caches for share, own in zip(shares, alone, strict=True)]
             if any(size > given.memory[kind] for size, kind in zip(held, each, strict=True)):
                 continue
             seconds = [one[0] for one in alone]
-            period = max(share * one for share, one in zip(shares, seconds, strict=True)) / groups
+            period = max(share * one for share, one in zip(shares, seconds, strict=True)) / turns
             if given.borders is not None and (detours := given.borders.detours) is not None:
                 more, links = (
                     values[number, at[0], :, first] + values[number, at[1], :, behind]
@@ -120,7 +121,7 @@ def value(
                 )
                 seconds = [one + float(more[kind]) for one, kind in zip(seconds, each, strict=True)]
                 busy = [links[kind] * sum(s for s, k in zip(shares, each, strict=True) if k == kind) for kind in each]
-                period = max(*(share * one for share, one in zip(shares, seconds, strict=True)), *busy) / groups
+                period = max(*(share * one for share, one in zip(shares, seconds, strict=True)), *busy) / turns
             path = max(seconds)
             found.append((period, path + float(given.hops[number, first])))
         options.append(found)

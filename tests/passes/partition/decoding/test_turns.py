@@ -12,18 +12,9 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func, Module, Plan, PlanStage, Schedule
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.framework.base import NoBetterPlan, PassContext
-from passes.partition.decoding import turns
-from passes.partition.decoding.problem import DecodingPlan, SharedStage
-from passes.partition.decoding.turns import (
-    GAP,
-    MOST_TURNS,
-    TurnsSearch,
-    Wanted,
-    lengths,
-    planned_in_turns,
-    redealt,
-    turned,
-)
+from passes.partition.decoding.planned import Wanted
+from passes.partition.decoding.problem import DecodingPlan, SharedStage, shared
+from passes.partition.decoding.turns import GAP, MOST_TURNS, TurnsSearch, planned_in_turns, redealt, turned
 from passes.partition.partition_pass import PartitionPass
 from passes.partition.place import PlacePass
 from passes.partition.replay.assign import AssignPass
@@ -34,7 +25,7 @@ from tests.passes.staging import op, value
 
 FEW = 4
 """Turns of a round at most, of which all plans are tried."""
-ANY = Wanted(stages=0, replicas=0, seconds=10.0)
+ANY = Wanted("throughput", stages=0, replicas=0, seconds=10.0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,10 +37,8 @@ def test_no_plan_is_above_the_bound_and_the_plan_is_about_the_best(
     asked = replace(asked, caches=asked.caches * 0, loops=False)
     asked = with_borders(asked, seed) if borders else asked
     best = best_value(asked)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "MOST_ALONE", FEW)
-        found = TurnsSearch(asked, GAP).run()
-        plan = turned(asked, found) if found is not None else None
+    found = TurnsSearch(asked, GAP).run()
+    plan = turned(asked, found, FEW) if found is not None else None
     assert (plan is None) == (best == 0)
     if found is not None and plan is not None:
         assert found.bound >= best * (1 - 1e-9)
@@ -59,24 +48,24 @@ def test_no_plan_is_above_the_bound_and_the_plan_is_about_the_best(
 
 
 def test_a_round_is_the_shortest_that_is_about_as_good() -> None:
-    """Of devices three times as fast as the other a round has four turns; alike ones of another stage have equally many."""
+    """Of devices of which one is three times as fast a round has four turns; those of a stage of one type have one each."""
     base = problem(2, (2, 1), (1,), 0, (1, MOST_TURNS))
     seconds = base.seconds * 0 + [[[1.0, 3.0], [3.0, 9.0]]]
     asked = replace(base, seconds=seconds, caches=base.caches * 0, memory=(100.0, 100.0), loops=False)
     one = DecodingPlan((SharedStage(0, 2, (1, 1)),), 1, MOST_TURNS, 9.0)
-    assert (plan := turned(asked, one)).groups == 4
+    assert (plan := turned(asked, one, MOST_TURNS)).groups == 4
     assert plan.stages[0].shares == ((3,), (1,))
     assert plan.value == 3.0
-    two = replace(one, stages=(SharedStage(0, 1, (0, 1)), SharedStage(1, 2, (2, 0))))
-    assert [*lengths(asked, two)] == [*range(2, MOST_TURNS + 1, 2)]
-    many = replace(asked, counts=(13, 11))
-    two = replace(two, stages=(SharedStage(0, 1, (0, 11)), SharedStage(1, 2, (13, 0))))
-    assert [*lengths(many, two)] == [*range(1, MOST_TURNS + 1)], "no round has equally many of both"
+    stages = SharedStage(0, 1, (0, 1)), SharedStage(1, 2, (2, 0))
+    two = shared(asked, stages, 0, 7)
+    assert two is not None
+    assert [stage.shares for stage in two.stages] == [((), (1,)), ((1, 1), ())]
+    assert two.value == 3.0
+    assert turned(asked, two, MOST_TURNS).groups == 1, "without unlike devices in a stage there are no rounds"
 
 
 def test_turns_are_dealt_again_by_what_devices_take_on_the_real_links() -> None:
     """The second stage was counted with equal devices, of which one receives over a slow link."""
-    base = replace(problem(2, (2, 1), (1,), 0, (1, MOST_TURNS)), loops=False)
     stages = SharedStage(0, 1, (1, 0), ((4,), ())), SharedStage(1, 2, (1, 1), ((2,), (2,)))
     found = DecodingPlan(stages, 1, 4, 3.0)
     rows = (
@@ -85,13 +74,14 @@ def test_turns_are_dealt_again_by_what_devices_take_on_the_real_links() -> None:
     )
     inf = float("inf")
     placed = Plan("@plan", "throughput", "sum", 3.0, 3.0, 1.0, "within-gap", inf, rows)
-    again = redealt(base, found, placed)
-    assert (again.groups, again.value) == (4, 1.5)
+    again = redealt(found, placed, 4)
+    assert again is not None
+    assert again.value == 1.5
     assert [stage.shares for stage in again.stages] == [((4,), ()), ((3,), (1,))]
     alike = replace(placed, stages=(rows[0], replace(rows[1], steps=())))
-    assert redealt(base, found, alike) == replace(found, value=inf)
+    assert redealt(found, alike, 4) is None
     far = replace(placed, stages=(rows[0], replace(rows[1], steps=(1.0, 1000.0))))
-    assert redealt(base, found, far).value == inf, "one would have no turn"
+    assert redealt(found, far, MOST_TURNS) is None, "one would have no turn"
 
 
 def machines(fast: int, slow: int, *, bandwidth: float = 1024.0, memory: int | None = None) -> Topology:
@@ -189,10 +179,59 @@ def test_partition_searches_turns_unless_asked_for_other_plans() -> None:
     assert "kinds" not in dict(plan_of(PartitionPass(mesh="none", replicas=0).run(alike, PassContext())).certificate)
 
 
+def test_stages_may_end_where_no_value_crosses() -> None:
+    """Two ops that read the argument alone, the second slow on one type: each has a stage of its own."""
+    ops = (
+        op("onnx.Relu", ["%x"], ["%v0"], seconds={"fast": 1.0, "slow": 1.0}),
+        op("onnx.Neg", ["%x"], ["%v1"], seconds={"fast": 1.0, "slow": 90.0}),
+    )
+    top = machines(1, 1)
+    given = Module("@m", (Func("@main", (value("%x"),), (value("%v0"), value("%v1")), ops),)).extend([top])
+    plan = plan_of(planned_in_turns(given, top, ANY, PassContext(), "partition"))
+    assert [stage.devices for stage in plan.stages] == [("s0",), ("f0",)]
+    assert plan.value == plan.bound == 1.0
+
+
+def test_rounds_are_shorter_where_their_buffers_do_not_fit() -> None:
+    """The second stage has two devices, one seven times as fast. Each turn takes two buffers of 1 KiB on its device."""
+    fast, slow = (6.0, 7.0), (900.0, 49.0)
+    plans = []
+    for memory in (None, 8 * 1024):
+        top = machines(2, 1, bandwidth=1e9, memory=memory)
+        given = model(fast, slow).extend([top])
+        plans.append(plan_of(planned_in_turns(given, top, replace(ANY, stages=2), PassContext(), "partition")))
+    rounds = [len(plan.stages[1].serves) for plan in plans]
+    assert plans[0].stages[1].buffers == 2 * 1024 * plans[0].stages[1].serves.count(0)
+    assert plans[0].stages[1].memory > 8 * 1024 >= plans[1].stages[1].memory
+    assert rounds[1] < rounds[0]
+
+
+def test_a_search_without_a_plan_has_a_bound_all_the_same() -> None:
+    """Of four devices none may share a stage: in exactly so many stages as there are ops nothing was found."""
+    top = machines(1, 1)
+    given = model((1.0, 1.0, 1.0), (3.0, 3.0, 3.0)).extend([top])
+    with pytest.raises(NoBetterPlan) as raised:
+        planned_in_turns(given, top, replace(ANY, stages=3), PassContext(), "partition")
+    assert raised.value.bound == float("inf") or raised.value.bound > 0
+
+
+def test_an_interrupt_leaves_the_best_plan_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: TurnsSearch, batch: int, groups: int) -> None:
+        raise KeyboardInterrupt
+
+    top = machines(2, 2)
+    given = model((1.0, 1.0), (3.0, 3.0)).extend([top])
+    monkeypatch.setattr(TurnsSearch, "try_one", interrupted)
+    context = PassContext()
+    plan = plan_of(planned_in_turns(given, top, ANY, context, "partition"))
+    assert plan.value >= plan.bound > 0
+    assert context.statistics["partition"]["interrupted"] == 1
+
+
 def replayed(given: Module, plan: Plan, **more: object) -> Plan:
     """The plan, stated by a person with some other options."""
     certificate = dict(plan.certificate)
-    names = ["v0", "v1"]
+    names = [op.id.removeprefix("%") for op in given.entry.ops]
     options: dict[str, object] = {
         "ops": tuple(f"0:{name}" for name in names),
         "devices": tuple(f"0:{name}" for name in plan.stages[0].devices),
@@ -223,6 +262,23 @@ def test_a_bound_of_plans_without_turns_is_none_of_plans_with_them() -> None:
     assert stated.bound <= stated.value < plan.bound
 
 
+def test_a_bound_holds_for_stages_of_whole_units_alone() -> None:
+    """Both ops of each pair are in one unit, since three values cross between them."""
+    seconds = {"fast": 1.0, "slow": 3.0}
+    ops = (
+        op("onnx.Relu", ["%x"], ["%v0"], seconds=seconds),
+        op("onnx.Relu", ["%x"], ["%v1"], seconds=seconds),
+        op("onnx.Add", ["%v0", "%v1"], ["%v2"], seconds=seconds),
+    )
+    given = Module("@m", (Func("@main", (value("%x"),), (value("%v2"),), ops),)).extend([machines(2, 2)])
+    plan = plan_of(planned_in_turns(given, machines(2, 2), ANY, PassContext(), "partition"))
+    stated: dict[str, object] = {"devices": ("0:f0", "0:s0", "1:f1", "1:s1"), "serves": ("0:0,0,0,1", "1:0,0,0,1")}
+    along = replayed(given, plan, ops=("0:v0", "0:v1", "1:v2"), **stated)
+    across = replayed(given, plan, ops=("0:v1", "1:v0", "1:v2"), **stated)
+    assert along.bound == plan.bound
+    assert dict(along.certificate)["bound"] == dict(plan.certificate)["bound"] != dict(across.certificate)["bound"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -230,13 +286,30 @@ def test_a_bound_of_plans_without_turns_is_none_of_plans_with_them() -> None:
         ({"serves": ("0:0,1,2",)}, "the replicas that have its turns are listed as '0,1,2', and it has 2"),
         ({"serves": ("0:0,1",), "objective": "training", "microbatches": 2}, "its replicas are of different types"),
         (
+            {"serves": ("0:0,0,1",), "objective": "training", "microbatches": 2, "devices": ("0:f0", "0:f1")},
+            "it says which of its replicas have which turns, and the plan is for training",
+        ),
+        (
+            {"serves": ("0:0,0,1",), "objective": "latency", "devices": ("0:f0", "0:f1")},
+            "it says which of its replicas have which turns, and the plan is for latency",
+        ),
+        (
+            {
+                "ops": ("0:v0", "1:v1"),
+                "devices": ("0:f0", "0:s0", "1:f1", "1:s1"),
+                "serves": (f"0:{'0,' * 88}1", f"1:{'0,' * 96}1"),
+            },
+            "the turns of all stages meet again after 8633 microbatches, expected after 4096 at most",
+        ),
+        (
             {"ops": ("0:v0", "1:v1"), "devices": ("0:f0", "0:s0", "1:f0", "1:s0"), "serves": ("0:0,1",)},
             "its replicas have unlike turns, but stage 1 is on their devices too",
         ),
     ],
 )
 def test_turns_that_cannot_be_are_refused(more: dict[str, object], message: str) -> None:
-    given = model((1.0, 1.0), (3.0, 3.0)).extend([machines(1, 1)])
-    plan = plan_of(planned_in_turns(given, machines(1, 1), ANY, PassContext(), "partition"))
+    given = model((1.0, 1.0), (3.0, 3.0)).extend([machines(2, 2)])
+    plan = plan_of(planned_in_turns(given, machines(2, 2), ANY, PassContext(), "partition"))
+    more = {"devices": ("0:f0", "0:s0"), **more}
     with pytest.raises(InvalidInput, match=message):
         replayed(given, plan, **more)
