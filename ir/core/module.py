@@ -223,7 +223,7 @@ class PlanStage:
     turn m modulo their number. Of a decoder: of each group of sequences the replica that has its states and does all its steps.
     Empty where each replica has one turn, or groups in turn. Where replicas hold unlike numbers of groups, ``weights`` are
     those of the one that holds most. ``steps``: seconds of a sample, or of a step of a group, receives and sends included, on
-    each replica, where they are of unlike speed; empty where all are as fast.
+    each replica, where some have unlike turns or groups are on devices of unlike speed; else empty.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``

@@ -245,8 +245,9 @@ def _serving_faults(plan: Plan, stage: PlanStage, findings: Findings) -> Iterabl
         yield f"stage {stage.index} gives turns to replicas {list(stage.serves)}, expected each of its {stage.replicas}"
     if not sets and plan.objective in _TRAIN:
         yield f"stage {stage.index} gives turns to its replicas, which have one each in training"
-    if not sets and any(set(stage.devices) & set(other.devices) for other in plan.stages if other is not stage):
-        yield f"stage {stage.index} says which of its replicas has which turn, but another stage is on its devices"
+    on = [device for each in plan.stages for device in each.devices]
+    if not sets and len(set(on)) < len(on):
+        yield f"stage {stage.index} says which of its replicas has which turn, but stages share devices"
 
 
 def _check_members(findings: Findings, func: Func, stages: int) -> None:

@@ -20,6 +20,11 @@ IDS = "decoding.ids"
 """The attribute of an entry function that names its argument of tokens, of which the first dimension is the batch."""
 
 
+MOST_ROUND = 1024
+"""Microbatches until stages whose replicas have unlike turns are all back at their first ones, at most: links have buffers for
+each."""
+
+
 def batch_of(module: Module, objective: str) -> int:
     """The sequences of a group, which ``objective`` counts. Raises InvalidInput for a module that is no step of a decoder."""
     entry = module.entry

@@ -106,7 +106,7 @@ class PlacePass(Pass):
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
             serves, each = plan.stages[stage].serves, problem.steps(stage, chosen)
-            unlike = bool(serves) and max(each) > min(each) * (1 + TIGHT)
+            unlike = bool(serves) and (max(each) > min(each) * (1 + TIGHT) or not module.states)
             types = {topology.devices[device].type for device in devices}
             stages.append(
                 PlanStage(

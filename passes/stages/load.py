@@ -54,12 +54,12 @@ def median_compute(stage: PlanStage) -> float:
     return stage.compute * statistics.median(by_turn(stage.steps, stage.serves)) / max(stage.steps)
 
 
-def seconds_on(stage: PlanStage, device: str, seconds: float) -> float:
-    """What ``seconds``, a part of a microbatch of a placed stage on its slowest device, come to per microbatch of the stream on
-    one of its devices."""
-    replica = stage.devices.index(device)
-    speed = stage.steps[replica] / max(stage.steps) if stage.steps else 1.0
-    return seconds * speed * shares(stage)[replica]
+def seconds_on(stage: PlanStage, device: str, comm: str, part: float = math.inf) -> float:
+    """Seconds per microbatch of the stream that a device of a placed stage is busy with it, or what of these falls to ``part``
+    of the stage's seconds (``compute``, ``receive``, ..), which are those of the slowest replica."""
+    replica, whole = stage.devices.index(device), load(comm, stage.working, stage.receive, stage.send)
+    busy = (stage.steps[replica] if stage.steps else whole) * shares(stage)[replica]
+    return busy * part / whole if whole and part < math.inf else busy
 
 
 def step_period(plan: Plan) -> float:

@@ -55,7 +55,7 @@ def steady_period(load: Workload, schedule: Schedule) -> float:
     """Seconds from one period of the rows to the next in the middle of a long stream, filling and draining left out."""
     depth, every = len(load.compute), schedule.microbatches
     turns = math.lcm(*map(len, load.serves))  # where these are unlike, whole rounds are left out and measured
-    warm, periods = -(-4 * depth // every) * turns, -(-40 // (every * turns)) * turns
+    warm, periods = max(-(-4 * depth // every), depth * turns), -(-40 // (every * turns)) * turns
     first, last = warm * every, (warm + periods) * every
     ends = {
         event.action.microbatch: event.end

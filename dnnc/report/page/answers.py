@@ -52,8 +52,7 @@ class Facts:
         seconds: dict[str, float] = {}
         for stage in self.plan.stages:
             for device in stage.devices:
-                step = load(self.plan.comm, stage.working, stage.receive, stage.send)
-                seconds[device] = seconds.get(device, 0.0) + seconds_on(stage, device, step)
+                seconds[device] = seconds.get(device, 0.0) + seconds_on(stage, device, self.plan.comm)
         return seconds
 
     @cached_property

@@ -17,7 +17,6 @@ from ir.ops.opdefs import COLLECTIVES
 from passes.costs.network import network
 from passes.graph.graph import cuts_of
 from passes.meshes.mesh import mesh_over
-from passes.stages.load import load as combined
 from passes.stages.load import seconds_on
 from passes.timeline.workload import Workload
 
@@ -33,12 +32,10 @@ def devices_json(plan: Plan, topology: Topology, summary: TimelineSummary | None
         row = {
             "type": bare(device.type),
             "stages": [stage.index for stage in own],
-            "busy": sum(
-                seconds_on(stage, device.name, combined(plan.comm, stage.working, stage.receive, stage.send)) for stage in own
-            ),
-            "compute": sum(seconds_on(stage, device.name, stage.compute) for stage in own),
-            "collectives": sum(seconds_on(stage, device.name, stage.collectives) for stage in own),
-            "transfers": sum(seconds_on(stage, device.name, stage.receive + stage.send) for stage in own),
+            "busy": sum(seconds_on(stage, device.name, plan.comm) for stage in own),
+            "compute": sum(seconds_on(stage, device.name, plan.comm, stage.compute) for stage in own),
+            "collectives": sum(seconds_on(stage, device.name, plan.comm, stage.collectives) for stage in own),
+            "transfers": sum(seconds_on(stage, device.name, plan.comm, stage.receive + stage.send) for stage in own),
             "waits": waits.get(device.name),
             "memory": sum(stage.memory for stage in own),
             "limit": topology.memory(device),

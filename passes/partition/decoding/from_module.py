@@ -2,7 +2,7 @@
 
 The ops stand in the order of the function, without those that positions alone decide (``graph.positional``). Units are what
 lies between places in that order where neither a class of ops that share a stage (``stages.colocation``) nor an op and what is
-fused into it are parted: between such places where fewest values cross, as many as keep the units within ``MOST_UNITS``. What a
+fused into it are parted: between all such places where few values cross, as few as keep the units within ``MOST_UNITS``. What a
 run of units receives and sends, and so its seconds, is exact on the ports of devices; ``place`` evaluates the plan on the real
 links.
 """
@@ -52,12 +52,14 @@ def asked_of(
     *,
     stages: int = 0,
     replicas: int = 0,
+    stream: bool = False,
 ) -> Asked:
-    """``modules``: of the same ops, by sequences of a group. ``groups``, ``stages``, ``replicas``: as of ``Decoding``."""
+    """``modules``: of the same ops, by sequences of a group. ``groups``, ``stages``, ``replicas``: as of ``Decoding``.
+    ``stream``: of a stream of samples, no step of a decoder."""
     batches = tuple(sorted(modules))
     first = modules[batches[0]]
     problems = [problem_of(modules[batch], topology, net) for batch in batches]
-    units, kinds = units_of(first), problems[0].kinds
+    units, kinds = units_of(first, stream=stream), problems[0].kinds
     tables = [_Steps(problem, units) for problem in problems]
     alone, shared, caches = _held(first, units, batches[0])
     borders = Borders(
@@ -79,12 +81,13 @@ def asked_of(
         borders,
         stages,
         replicas,
+        not stream,
     )
     detours = detours_of(problems, units, topology, net)
     return Asked(units, kinds, decoding, replace(decoding, borders=replace(borders, detours=detours)))
 
 
-def units_of(module: Module) -> tuple[tuple[int, ...], ...]:
+def units_of(module: Module, *, stream: bool) -> tuple[tuple[int, ...], ...]:
     """Positions of the ops of each unit, in an order in which any first units are closed under what they read."""
     func = module.entry
     computed = positional(module)
@@ -97,7 +100,7 @@ def units_of(module: Module) -> tuple[tuple[int, ...], ...]:
         places = [place[i] for i in members if i in place]
         if places:
             inside.update(range(min(places) + 1, max(places) + 1))
-    bounds = [0, *_cuts(module, order, inside), len(order)]
+    bounds = [0, *_cuts(module, order, inside, stream=stream), len(order)]
     unit_of = {i: unit for unit in range(len(bounds) - 1) for i in order[bounds[unit] : bounds[unit + 1]]}
     made = {value.name: i for i in computed for value in func.ops[i].results}
     for i in range(len(func.ops) - 1, -1, -1):  # an op of positions is in the first unit that reads what it makes
@@ -112,15 +115,16 @@ def units_of(module: Module) -> tuple[tuple[int, ...], ...]:
 
 
 def in_units(module: Module) -> bool:
-    """Whether the stages of the ops are runs of units."""
+    """Whether the stages of the ops are runs of units of a stream."""
     members = stage_members(module.entry)
-    stages = [{stage for i in unit for stage in members[i]} for unit in units_of(module)]
+    stages = [{stage for i in unit for stage in members[i]} for unit in units_of(module, stream=True)]
     numbers = [number for own in stages for number in own]
     return all(len(own) == 1 for own in stages) and numbers == sorted(numbers)
 
 
-def _cuts(module: Module, order: Sequence[int], inside: Container[int]) -> list[int]:
-    """Places in ``order`` before which a stage may begin."""
+def _cuts(module: Module, order: Sequence[int], inside: Container[int], *, stream: bool) -> list[int]:
+    """Places in ``order`` before which a stage may begin: those where fewest values cross, as long as there are not too many.
+    Of a stream, whose search is quick, where these are less than half as many as may be, some of the next too."""
     ops, place = module.entry.ops, {i: number for number, i in enumerate(order)}
     last: dict[str, int] = {}
     for i in order:
@@ -130,15 +134,17 @@ def _cuts(module: Module, order: Sequence[int], inside: Container[int]) -> list[
         for value in ops[i].results:
             if last.get(value.name, -1) > place[i]:
                 crossing[place[i] + 1 : last[value.name] + 1] += 1
-    free = [p for p in range(1, len(order)) if p not in inside]
+    free = [p for p in range(1, len(order)) if p not in inside and (crossing[p] or stream)]
     cuts: list[int] = []
     for count in sorted({int(crossing[p]) for p in free}):
-        more = [p for p in free if crossing[p] == count]
-        left = MOST_UNITS - 1 - len(cuts)
-        if len(more) > left:  # some of them, evenly, where those so far are few
-            return cuts if 2 * len(cuts) >= MOST_UNITS else sorted([*cuts, *more[:: math.ceil(len(more) / left)]])
-        cuts = sorted([*cuts, *more])
-    return cuts
+        wider = [p for p in free if crossing[p] <= count]
+        if cuts and len(wider) >= MOST_UNITS:
+            if stream and 2 * len(cuts) < MOST_UNITS:
+                more = [p for p in wider if crossing[p] == count]
+                cuts = sorted([*cuts, *more[:: math.ceil(len(more) / (MOST_UNITS - 1 - len(cuts)))]])
+            break
+        cuts = wider
+    return cuts[:: 1 + len(cuts) // MOST_UNITS]
 
 
 class _Steps:

@@ -195,7 +195,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
 
     def in_larger_bundles(self, seconds: float) -> None:
         """Looks so long for plans with any number of devices in a stage, and keeps the best."""
-        larger = DecodingSearch(self.problem, self.limits.gap, seconds, FEW_STATES)
+        larger = type(self)(self.problem, self.limits.gap, seconds, FEW_STATES)
         if self.best is not None:
             larger.keep(self.best, self.value)
         if len(larger.blocks):

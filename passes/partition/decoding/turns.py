@@ -26,6 +26,7 @@ from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.framework.registry import BOUND
 from passes.graph.digest import Among, problem_digests
+from passes.graph.serving import MOST_ROUND
 from passes.graph.sizes import assessed
 from passes.graph.symbols import insert_symbols
 from passes.partition.best import BELOW
@@ -41,7 +42,7 @@ from passes.partition.decoding.problem import (
     on_one_device,
     shared,
 )
-from passes.partition.decoding.search import COARSE, MORE_GROUPS, DecodingSearch
+from passes.partition.decoding.search import COARSE, FEW_STATES, MORE_GROUPS, TRIED, DecodingSearch
 from passes.partition.place import PlacePass
 from passes.solvers.work import now
 from passes.stages.load import stage_seconds
@@ -65,11 +66,13 @@ class TurnsSearch(DecodingSearch):
     def branch(self) -> None:
         """Looks for plans of rounds of a few lengths. The bound is that of parts of samples."""
         most = self.in_parts()
-        self.infeasible = not most and self.all_devices
+        self.infeasible = not most and self.all_devices and not self.limited
         self.tell(1 / most if most else math.inf, "")
         for found in (on_one_device(self.problem, 0), on_all_devices(self.problem, 0)):
             if found is not None:
                 self.keep(found, found.value)
+        if self.limited and len(self.vectors) > FEW_STATES:
+            self.in_larger_bundles(self.limits.seconds * TRIED)
         for _, turns in self.tries(MORE_GROUPS):
             if self.left() > 0:
                 self.try_one(0, turns)
@@ -93,11 +96,12 @@ def planned_in_turns(module: Module, topology: Topology, wanted: Wanted, context
     """The module with its plan, on devices; its statistics are those of the pass ``name``. Raises NoBetterPlan where none fits
     or is better than the incumbent of ``context``."""
     started, net = now(), context.analyses.get(network, topology)
-    asked = asked_of({1: module}, topology, net, (1, MOST_TURNS), stages=wanted.stages, replicas=wanted.replicas)
-    ports, links = (replace(problem, loops=False) for problem in (asked.decoding, asked.on_links))
+    shape = {"stages": wanted.stages, "replicas": wanted.replicas}
+    asked = asked_of({1: module}, topology, net, (1, MOST_TURNS), stream=True, **shape)
+    ports, links = asked.decoding, asked.on_links
     search = TurnsSearch(ports, GAP, wanted.seconds)
     found = search.run()
-    bound = max(1 / found.bound if found is not None else search.bound, least(module, topology))
+    bound = max(1 / found.bound if found is not None else 0.0, least(module, topology))
     if search.infeasible or found is None or (context.incumbent is not None and bound >= context.incumbent.value):
         raise NoBetterPlan(math.inf if search.infeasible else bound, name)
     context.count(name, nodes=len(asked.units), build=0.0)
@@ -132,10 +136,22 @@ def least(module: Module, topology: Topology) -> float:
 
 def turned(problem: Decoding, found: DecodingPlan, most: int) -> DecodingPlan:
     """The plan with the shortest round, of at most so many turns, that is about as good as the best of these."""
-    if all(sum(count > 0 for count in stage.devices) == 1 for stage in found.stages):
+    if not any(unlike(stage) for stage in found.stages):
         return replace(found, groups=1)  # alike devices have one turn each
-    every = (shared(problem, found.stages, 0, turns) for turns in range(1, most + 1))
-    return shortest([plan for plan in (found, *every) if plan is not None and plan.groups <= most] or [found])
+    every = (shared(problem, found.stages, 0, turns) for turns in lengths(found, most))
+    fits = found.groups in lengths(found, most)
+    return shortest([plan for plan in (found if fits else None, *every) if plan is not None] or [found])
+
+
+def unlike(stage: SharedStage) -> bool:
+    """Whether a stage has devices of several types."""
+    return sum(count > 0 for count in stage.devices) > 1
+
+
+def lengths(found: DecodingPlan, most: int) -> list[int]:
+    """The lengths of rounds, of at most so many turns, that meet again soon enough with those of stages of alike devices."""
+    alike = math.lcm(*(sum(stage.devices) for stage in found.stages if not unlike(stage)))
+    return [turns for turns in range(1, most + 1) if math.lcm(turns, alike) <= MOST_ROUND]
 
 
 def shortest(plans: Sequence[DecodingPlan]) -> DecodingPlan:
@@ -191,8 +207,10 @@ class Placing:
         most = MOST_ALONE if len(found.stages) == 1 else MOST_TURNS
         while most and not (self.interrupted and self.best is not None):
             plan = turned(self.ports, found, most)
+            if plan.groups not in lengths(plan, most):
+                return
             if (placed := self.place(plan)) is not None:
-                dealt = [redealt(plan, placed, turns) for turns in range(1, most + 1)]
+                dealt = [redealt(plan, placed, turns) for turns in lengths(plan, most)]
                 every = [one for one in dealt if one is not None]
                 if every and shortest(every).value < placed.value * (1 - SHORTER):
                     self.place(shortest(every))

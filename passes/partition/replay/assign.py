@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from typing import ClassVar
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
@@ -33,7 +33,7 @@ from passes.graph.digest import Among, problem_digests
 from passes.graph.faults import NotAChoice
 from passes.graph.graph import stage_members
 from passes.graph.positional import POSITION, positional
-from passes.graph.serving import groups_of, tokens_of
+from passes.graph.serving import MOST_ROUND, groups_of, tokens_of
 from passes.graph.symbols import insert_symbols
 from passes.meshes.undecided import undecided
 from passes.partition.replay.faults import (
@@ -50,9 +50,6 @@ from passes.partition.replay.stated import StatedPass
 from passes.plan.proof import proof_of
 from passes.stages.load import COMM
 from passes.stages.placement_from_ir import on_one_device
-
-MOST_ROUND = 4096
-"""Microbatches until the turns of all stages are back at their first ones, at most."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +179,9 @@ class AssignPass(StatedPass):
         rounds = math.lcm(*(len(found.get(index) or on) for index, on in devices.items())) if found and not groups else 1
         if rounds > MOST_ROUND:
             raise InvalidInput(TurnsRarelyMeet(rounds, MOST_ROUND), where=self._where(min(found)))
-        for index in found if not groups else ():
-            if others := [other for other, on in devices.items() if other != index and set(on) & set(devices[index])]:
-                raise InvalidInput(TurnsOfSharedDevices(others[0]), where=self._where(index))
+        pairs = combinations(sorted(devices), 2) if found and not groups else ()
+        if both := next((pair for pair in pairs if set(devices[pair[0]]) & set(devices[pair[1]])), None):
+            raise InvalidInput(TurnsOfSharedDevices(*both), where=self._where(min(found)))
         return found
 
     def _devices(self, topology: Topology, problems: list[Diagnostic], *, unlike: bool = False) -> dict[int, list[str]]:

@@ -273,8 +273,9 @@ class TurnsRarelyMeet(Fault, code="E3433"):
 
 
 class TurnsOfSharedDevices(Fault, code="E3432"):
-    """Devices of several stages do them in turn for each sample, so their replicas have one turn each."""
+    """Where replicas of a stage have unlike turns, each stage has devices of its own."""
 
-    message = "its replicas have unlike turns, but stage {stage} is on their devices too"
-    hint = "give the stages devices of their own, or of one type with one turn each"
-    stage: int
+    message = "its replicas have unlike turns, but stages {one} and {other} share devices"
+    hint = "give all stages devices of their own, or replicas one turn each"
+    one: int
+    other: int
