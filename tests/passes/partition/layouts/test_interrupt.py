@@ -19,11 +19,11 @@ best = solve(problem, gap=0.0)
 rows = [[best.status, best.interrupted, best.value, best.bound, problem.cost(best.choices)]]
 
 def run(label, **options):
-    # A signal 50 ms after the first progress of this label; after the search it would end the process.
+    # A signal 10 ms after the first progress of this label; after the search it would end the process.
     started = []
     def progress(told, fraction):
         if told == label and not started:
-            started.append(threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)))
+            started.append(threading.Timer(0.01, lambda: os.kill(os.getpid(), signal.SIGINT)))
             started[0].start()
     plan = solve(problem, gap=0.0, progress=progress, **options)
     rows.append([plan.status, plan.interrupted, plan.value, plan.bound, problem.cost(plan.choices)])
