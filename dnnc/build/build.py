@@ -458,15 +458,12 @@ def _stages(module: Module) -> tuple[StageProgram, ...]:
         for part in programs[stage.index][0].receives
     ]
     plan = module.first(Plan)
-    rows = {row.index: row for row in plan.stages} if plan is not None else {}
+    rows = plan.stages if plan is not None else ()
+    types = {row.index: row.device_type for row in rows}
+    turns = {row.index: row.serves for row in rows if not module.states}
     meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     found = (_stage(stage, programs[stage.index], channels, meshes.get(stage.mesh)) for stage in stages)
-    return tuple(
-        replace(stage, device_type=row.device_type, turns=() if module.states else row.serves)
-        if (row := rows.get(stage.index))
-        else stage
-        for stage in found
-    )
+    return tuple(replace(stage, device_type=types.get(stage.index, ""), turns=turns.get(stage.index, ())) for stage in found)
 
 
 def _stage(stage: Stage, programs: tuple[LocalProgram, ...], channels: list[Channel], mesh: Mesh | None) -> StageProgram:

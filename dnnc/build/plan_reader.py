@@ -189,11 +189,11 @@ def _read_serving(reader: _Reader, root: Mapping[str, Any]) -> tuple[str, ...]:
     decoding = reader.mapping(root.get("decoding", {}), "decoding")
     serving, at = reader.mapping(decoding.get("serving", {}), "decoding.serving"), "decoding.serving"
     rows = [(stage, at, stage, reader.items(serving, stage, at)) for stage in serving]
-    for position, entry in enumerate(reader.items(root, "stages", "")):
-        if "serves" in entry:
-            item, at = entry, f"stages[{position}]"
-            rows.append((str(item.get("index", position)), at, "serves", reader.items(item, "serves", at)))
-            if not rows[-1][-1]:
+    for position, stage in enumerate(reader.items(root, "stages", "")):
+        if "serves" in stage:
+            at = f"stages[{position}]"
+            rows.append((str(stage.get("index", position)), at, "serves", reader.items(stage, "serves", at)))
+            if not stage["serves"]:
                 reader.fail(WrongEntry("a replica for each turn", "none"), f"{at}.serves")
     return tuple(
         f"{stage}:{','.join(str(reader.integer({key: replica}, key, at)) for replica in row)}" for stage, at, key, row in rows

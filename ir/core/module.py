@@ -215,9 +215,8 @@ class Schedule:
 @dataclass(frozen=True, slots=True)
 class PlanStage:
     """The predicted cost of one stage: seconds of a device per sample (microbatch) that it handles; bytes of memory on each of
-    its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
-    channels). ``replicas`` devices take samples in turn; ``devices`` names
-    them once the stage is placed.
+    its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its channels).
+    ``replicas`` devices take samples in turn; ``devices`` names them once the stage is placed.
 
     ``serves``: the number of the replica that has each turn, of which a fast one may have more than a slow one; sample m is
     turn m modulo their number. Of a decoder: of each group of sequences the replica that has its states and does all its steps.

@@ -143,6 +143,11 @@ def _capacity(problem: Problem, price: Floats) -> tuple[float, int]:
     return float(every[:used].sum()), used
 
 
+def evenly_spread(problem: Problem) -> float:
+    """Seconds per sample that no plan is below: all ops spread evenly over all devices."""
+    return float(node_weights(problem, prices(problem)).sum())
+
+
 def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best simple bound and how it was reached, as text."""
     weight = float(node_weights(problem, price).sum())

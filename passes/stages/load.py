@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 
 from ir.core.module import Plan, PlanStage
 from ir.ops.rows import by_turn
@@ -32,11 +33,17 @@ def hands_over(stages: int, devices: int, *, training: bool) -> bool:
     return stages > 1 or (devices > 1 and not training)
 
 
+def served_load(steps: Sequence[float], serves: Sequence[int]) -> float:
+    """Seconds per microbatch of the busiest replica of a stage. ``steps``: of one on each of them; ``serves``: the replica that
+    has each turn, or serves each group."""
+    return max(serves.count(replica) * seconds for replica, seconds in enumerate(steps)) / len(serves)
+
+
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
     and transfers; of replicas the busiest."""
     if stage.steps:
-        return max(map(math.prod, zip(stage.steps, shares(stage), strict=True)))
+        return served_load(stage.steps, stage.serves)
     return load(comm, stage.working, stage.receive, stage.send) * stage.share
 
 

@@ -20,6 +20,7 @@ from ir.core.topology import Topology
 from ir.ops.rows import by_turn
 from passes.costs.network import Network
 from passes.stages.load import load as combined
+from passes.stages.load import served_load
 
 Placement: TypeAlias = tuple[tuple[int, ...], ...]
 """Devices of each stage, as positions in the topology; one each, more when the stage is replicated."""
@@ -283,11 +284,6 @@ def turns(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int
         return [(sources[0], targets[0])]
     period = math.lcm(len(sources), len(targets))
     return [(sources[m % len(sources)], targets[m % len(targets)]) for m in range(period)]
-
-
-def served_load(steps: Sequence[float], serves: Sequence[int]) -> float:
-    """Seconds per message of the busiest replica of a stage; ``steps``: of a message on each of them."""
-    return max(serves.count(replica) * seconds for replica, seconds in enumerate(steps)) / len(serves)
 
 
 def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[tuple[object, ...]]) -> list[float]:

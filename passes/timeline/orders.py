@@ -9,8 +9,7 @@ it. The members of a mesh, which work on each sample together, have equal rows.
 
 ``period`` is the largest load of a device or shared link, which a stream reaches; where transfers share a link, devices
 may wait for it in turn, and where replicas have unlike turns, for what is another's turn: then the period is what a long
-simulated stream shows. ``latency`` is simulated too: one sample
-through empty devices.
+simulated stream shows. ``latency`` is simulated too: one sample through empty devices.
 
 Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stages once, channels ascending, in an order that
 ``simulate`` completes; ``test_simulate.py`` checks that it reaches the period.

@@ -23,7 +23,7 @@ from passes.costs.network import network
 from passes.graph.faults import NoPlacedPlan
 from passes.graph.graph import Cut, cuts_of, stage_members
 from passes.meshes.costs.cross_mesh import Crossing, Party, meetings, message_bytes, parties
-from passes.stages.load import hands_over
+from passes.stages.load import hands_over, served_load
 from passes.stages.load import load as combined
 from passes.stages.placement import PlacementProblem, shared_loads
 from passes.stages.placement_from_ir import computing, fixed_devices, messages_of, serving_of
@@ -200,11 +200,10 @@ def _served(load: Workload, stage: int) -> float:
     serves = load.serves[stage]
     arriving = [wire.receives for wire in load.wires if wire.target == stage]
     leaving = [wire.sends for wire in load.wires if wire.source == stage]
-    busy = dict.fromkeys(serves, 0.0)
-    for turn, replica in enumerate(serves):
-        receive, send = (math.fsum(row[turn] for row in rows) for rows in (arriving, leaving))
-        busy[replica] += combined(load.comm, load.paces[stage][turn], receive, send)
-    return max(busy.values()) / len(serves)
+    first = [serves.index(replica) for replica in range(len(load.replicas[stage]))]  # a turn of each
+    moved = [[math.fsum(row[turn] for row in rows) for turn in first] for rows in (arriving, leaving)]
+    steps = [combined(load.comm, load.paces[stage][turn], *ends) for turn, *ends in zip(first, *moved, strict=True)]
+    return served_load(steps, serves)
 
 
 def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload:

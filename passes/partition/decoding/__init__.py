@@ -2,6 +2,7 @@
 
 - ``problem``: what a plan is and what it is worth
 - ``search``: the plan of most tokens per second, with its bound; and of the least seconds per token of one user
+- ``tables``: what it asks of some batches, as arrays
 - ``kernels``: the compiled dynamic programmes over cuts and devices
 - ``detours``: what links between devices of unlike types cost
 - ``from_module``: the problem of a decoder's step; ``batches``: the step for any number of sequences

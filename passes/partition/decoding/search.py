@@ -46,6 +46,7 @@ from passes.partition.decoding.problem import (
     shared,
     vectors,
 )
+from passes.partition.decoding.tables import Tables, tables_of
 from passes.partition.layouts.problem.problem import Floats
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import did
@@ -74,22 +75,6 @@ MOST_TRANSITIONS = 250_000
 """Pairs of a vector and a block in it: where there are more, stages have fewer devices."""
 FEW_STATES = math.isqrt(2 * MOST_TRANSITIONS)
 """With at most so many vectors there are no more pairs, whatever the devices of a stage."""
-
-
-@dataclass(slots=True)
-class _Tables:
-    """What is asked of all boxes of the batches numbered ``low .. high``, in seconds per token: runs, and of each the best
-    longer run with the cheapest borders; hops to a stage that begins with a unit; paths of stages by set of types, of the
-    fastest and of the slowest, without detours; and the least paths of what is left from a unit on."""
-
-    low: int
-    high: int
-    runs: Runs
-    longer: Runs
-    hops: Floats
-    fast: Floats
-    slow: Floats
-    rest: Floats
 
 
 @dataclass(slots=True, order=True)
@@ -126,7 +111,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         self.devices = Devices(self.vectors, self.blocks, open_to, self.bundles)
         borders = float((self.devices.open.sum(axis=0, dtype=np.float64) ** 2).sum())  # pairs of them, of all blocks
         self.transitions = len(self.vectors) * borders * max(1, problem.stages) / 2
-        self.known: dict[tuple[int, int], _Tables] = {}
+        self.known: dict[tuple[int, int], Tables] = {}
         self.boxes = 0
         self.of_others = math.inf if self.limited or not self.all_devices else 0.0
         """A rate that no plan in stages other than those searched is above."""
@@ -335,31 +320,12 @@ class DecodingSearch(Anytime[DecodingPlan]):
             middle = next((n for n in range(high - 1, low, -1) if sizes[n] <= wanted), low)
         yield from ((low, middle, few, many), (middle + 1, high, few, many))
 
-    def tables(self, low: int, high: int) -> _Tables:
+    def tables(self, low: int, high: int) -> Tables:
         if (low, high) not in self.known:
-            self.known[low, high] = self.tables_of(low, high)
+            self.known[low, high] = tables_of(self.problem, self.kinds.tolist(), low, high)
         return self.known[low, high]
 
-    def tables_of(self, low: int, high: int) -> _Tables:
-        problem, detours = self.problem, self.problem.detours
-        seconds, sets = problem.seconds_of_runs(low, high), problem.sets(low)
-        detour, links = (problem.least(values, low, high) for values in (detours.seconds, detours.links))
-        longer = (seconds, sets) if problem.borders is None else (_best_longer(seconds), -_best_longer(-sets))
-        least = np.cumsum(problem.least(problem.seconds, low, high).min(axis=0)[::-1])[::-1]
-        members = [[kind for kind in range(len(problem.counts)) if present >> kind & 1] for present in self.kinds.tolist()]
-        hops = problem.least(problem.hops, low, high)
-        return _Tables(
-            low,
-            high,
-            Runs(seconds, sets, detour, links),
-            Runs(*longer, _cheapest(detour), _cheapest(links)),
-            hops,
-            np.stack([seconds[own].min(axis=0) for own in members]) + hops[:, None],
-            np.stack([seconds[own].max(axis=0) for own in members]) + hops[:, None],
-            np.append(least, 0.0),
-        )
-
-    def highest(self, tables: _Tables, few: int, many: int, known: float = math.inf) -> float:
+    def highest(self, tables: Tables, few: int, many: int, known: float = math.inf) -> float:
         """A rate that no plan of a box is above, by what devices take together and the least path; at most ``known``. It is
         not told exactly where no plan of the box is better than the best."""
         near = self.gap / 4 if few == many and tables.low == tables.high else COARSE
@@ -382,12 +348,12 @@ class DecodingSearch(Anytime[DecodingPlan]):
             low, high = (middle, high) if self.reaches(tables, few, 1 / middle, exact=False) else (low, middle)
         return high
 
-    def by_path(self, tables: _Tables, many: int) -> float:
+    def by_path(self, tables: Tables, many: int) -> float:
         """A rate that no plan of at most so many groups is above, by the least path."""
         path = float(tables.rest[0] + tables.hops[0]) if self.problem.loops else 0.0
         return many / path if path > 0 else math.inf
 
-    def may(self, tables: _Tables, box: _Box, rate: float) -> bool:
+    def may(self, tables: Tables, box: _Box, rate: float) -> bool:
         """Whether a plan of a box might have so many tokens per second."""
         tau = 1 / rate if rate > 0 else math.inf
         if not self.reaches(tables, box.few, tau, exact=False):
@@ -395,7 +361,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         value, _ = self.shortest(tables, box.few, tau, self.budget(box.many, tau), exact=False)
         return bool(np.isfinite(value[self.problem.stages, :, :, -1]).any())
 
-    def improve(self, tables: _Tables, groups: int, most: float) -> float:
+    def improve(self, tables: Tables, groups: int, most: float) -> float:
         """The best plan of a batch with so many groups is the best of all, if it is better. Returns a rate that no such plan is
         above, at most ``most``, which is known; that and the best rate approach each other."""
         if self.best is None and (found := self.plan(tables, groups, math.inf)) is not None:
@@ -439,19 +405,19 @@ class DecodingSearch(Anytime[DecodingPlan]):
         takes = self.bundles[:, None, None] * np.minimum(runs.sets, np.floor(each) if exact else each)
         return Asked(seconds, need, exact, np.asarray(takes, np.float64))
 
-    def far(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
+    def far(self, tables: Tables, groups: int, tau: float, *, exact: bool) -> NDArray[np.int32]:
         from passes.partition.decoding.kernels import furthest
 
         return furthest(tables.longer, self.devices, self.asked(tables.longer, groups, tau, exact=exact))
 
-    def reaches(self, tables: _Tables, groups: int, tau: float, *, exact: bool) -> bool:
+    def reaches(self, tables: Tables, groups: int, tau: float, *, exact: bool) -> bool:
         from passes.partition.decoding.kernels import reached
 
         did("entry", self.transitions + len(self.blocks) * self.problem.units)
         return bool(reached(self.far(tables, groups, tau, exact=exact), self.devices, self.problem.stages))
 
     def shortest(
-        self, tables: _Tables, groups: int, tau: float, budget: float, *, exact: bool
+        self, tables: Tables, groups: int, tau: float, budget: float, *, exact: bool
     ) -> tuple[Floats, NDArray[np.int32]]:
         from passes.partition.decoding.kernels import shortest
 
@@ -466,7 +432,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         """Seconds per token that paths may have together."""
         return groups * tau if self.problem.loops else math.inf
 
-    def plan(self, tables: _Tables, groups: int, tau: float) -> DecodingPlan | None:
+    def plan(self, tables: Tables, groups: int, tau: float) -> DecodingPlan | None:
         """The plan of the shortest paths with periods of at most ``tau`` seconds per token, if these fit into the groups."""
         if not self.reaches(tables, groups, tau, exact=True):
             return None
@@ -483,20 +449,6 @@ class DecodingSearch(Anytime[DecodingPlan]):
             routes.append(route)
             state, unit, layer = state - int(self.blocks[block]), first, max(layer - 1, 0)
         return shared(self.problem, stages[::-1], tables.low, groups, routes[-2::-1])
-
-
-def _cheapest(values: Floats) -> Floats:
-    """``[route, type, unit]``: between the ends, the least of all units."""
-    found = values.copy()
-    if values.shape[2] > 2:
-        found[:, :, 1:-1] = values[:, :, 1:-1].min(axis=2, keepdims=True)
-    return found
-
-
-def _best_longer(values: Floats) -> Floats:
-    """``[type, i, j]``: the least of all runs that have units i .. j - 1."""
-    behind = np.minimum.accumulate(values[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.asarray(np.minimum.accumulate(behind, axis=1))
 
 
 def best_on_links(ports: Decoding, links: Decoding, gap: float, seconds: float) -> tuple[DecodingPlan | None, DecodingSearch]:

@@ -1,11 +1,14 @@
 """The plan of the most samples per second whose stages may each be on devices of unlike speed, which take turns: a fast one has
 more turns than a slow one.
 
-Cuts and devices are those that could share the samples in any parts, which is a bound too, in whole turns of rounds of a few
-lengths; of the best the length of the round is then chosen anew, the least that is about as good: each turn has buffers of its
-own between stages. Links are known for certain only where stages are on devices, so there are up to three plans to choose from:
-the best on the ports of devices, the best where links between unlike devices cost what ``detours`` estimates, and one stage on
-all devices, which sends nothing."""
+1. The bound: devices of a stage share the samples in any parts, not in whole turns.
+2. Cuts and devices: the best plan in whole turns, of rounds of a few lengths (``TurnsSearch``).
+3. The round of that plan: the shortest that is about as good (``turned``), since between stages each turn has buffers of its
+   own.
+4. The real links, which are known once stages are on devices (``Placing``). The best of up to three plans is taken: that on the
+   ports of devices, one for which links between unlike devices cost what ``detours`` estimates, and one stage on all devices,
+   which sends nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
 from ir.core.diagnostics import DiagnosticSink, Infeasible
@@ -101,7 +105,7 @@ def planned_in_turns(module: Module, topology: Topology, wanted: Wanted, context
     ports, links = asked.decoding, asked.on_links
     search = TurnsSearch(ports, GAP, wanted.seconds)
     found = search.run()
-    bound = max(1 / found.bound if found is not None else 0.0, least(module, topology))
+    bound = 1 / found.bound if found is not None else least(module, topology)
     if search.infeasible or found is None or (context.incumbent is not None and bound >= context.incumbent.value):
         raise NoBetterPlan(math.inf if search.infeasible else bound, name)
     context.count(name, nodes=len(asked.units), build=0.0)
@@ -118,29 +122,29 @@ def planned_in_turns(module: Module, topology: Topology, wanted: Wanted, context
             placing.consider(alone)
     if placing.best is None:
         raise NoBetterPlan(bound, name)
-    made, plan_of = placing.best
-    proven = assessed(plan_of, module.entry, plan_of.value, plan_of.value) if bound >= plan_of.value * (1 - BELOW) else plan_of
-    counted = {"stages": len(proven.stages), "seconds": now() - started, f"{BOUND}{TURNS}": proven.bound}
+    placed, made = placing.best
+    told = assessed(made, module.entry, made.value, made.value) if bound >= made.value * (1 - BELOW) else made
+    counted = {"stages": len(told.stages), "seconds": now() - started, f"{BOUND}{TURNS}": told.bound}
     context.count(name, interrupted=int(placing.interrupted), **counted)
-    return made.replace(plan_of, proven)
+    return placed.replace(made, told)
 
 
 def least(module: Module, topology: Topology) -> float:
     """Seconds per sample that no plan is below: all ops spread evenly over all devices."""
-    from passes.stages.bounds import node_weights, prices
+    from passes.stages.bounds import evenly_spread
     from passes.stages.from_ir import problem_of
 
-    problem = problem_of(module, topology, network(topology))
-    return float(node_weights(problem, prices(problem)).sum()) * (1 - SLACK)
+    return evenly_spread(problem_of(module, topology, network(topology))) * (1 - SLACK)
 
 
 def turned(problem: Decoding, found: DecodingPlan, most: int) -> DecodingPlan:
     """The plan with the shortest round, of at most so many turns, that is about as good as the best of these."""
     if not any(unlike(stage) for stage in found.stages):
         return replace(found, groups=1)  # alike devices have one turn each
-    every = (shared(problem, found.stages, 0, turns) for turns in lengths(found, most))
-    fits = found.groups in lengths(found, most)
-    return shortest([plan for plan in (found if fits else None, *every) if plan is not None] or [found])
+    rounds = lengths(found, most)
+    every = [found] if found.groups in rounds else []
+    every += [plan for turns in rounds if (plan := shared(problem, found.stages, 0, turns)) is not None]
+    return shortest(every or [found])
 
 
 def unlike(stage: SharedStage) -> bool:
@@ -230,8 +234,12 @@ class Placing:
             return plan
         return None
 
-    def with_plan(self, found: DecodingPlan) -> Module:
-        """The module with a plan, not placed yet."""
+    @cached_property
+    def single(self) -> float:
+        return single_of(self.module, self.topology)
+
+    @cached_property
+    def certificate(self) -> tuple[tuple[str, str], ...]:
         stages, replicas = self.wanted.stages, self.wanted.replicas
         certificate = {
             "bound": "stages whose devices share all samples in any parts: no choice of cuts and devices has more",
@@ -240,6 +248,10 @@ class Placing:
             **({"stages": str(stages)} if stages else {}),
             **({"replicas": f"at most {replicas}"} if 1 < replicas < len(self.topology.devices) else {}),
         }
+        return tuple(sorted(certificate.items()))
+
+    def with_plan(self, found: DecodingPlan) -> Module:
+        """The module with a plan, not placed yet."""
         taken = {symbol.name for symbol in self.module.symbols if not isinstance(symbol, Plan)}
         plan = Plan(
             name=unique("@plan", taken),
@@ -249,9 +261,9 @@ class Placing:
             port_value=math.inf,
             bound=min(self.bound, found.value),
             status=outcome(found.value, min(self.bound, found.value)),
-            single=single_of(self.module, self.topology),
+            single=self.single,
             stages=plan_stages(self.asked, found),
-            certificate=tuple(sorted(certificate.items())),
+            certificate=self.certificate,
         )
         members = [tuple(sorted(op for unit in self.asked.units[s.first : s.behind] for op in unit)) for s in found.stages]
         return insert_symbols(with_stages(self.module, members).without(Plan, Schedule, Stage, Program), (plan,))

@@ -135,18 +135,7 @@ class AssignPass(StatedPass):
         )
         # What was proven is of plans with one stage per device and one stage per op, all or some of them; or of these stages.
         comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
-        most = max(stage.replicas for stage in plan.stages)
-        at_most = (*range(most, len(topology.devices) + 1), 0)
-        turns: tuple[bool, ...] = (False, True)
-        if serving and not goal.decodes:
-            from passes.partition.decoding.from_module import in_units
-
-            turns = (True,) if in_units(placed) else ()
-        among = (
-            [Among(of, *rest) for of in (count, 0) for rest in product(at_most, turns)]
-            if alone and once and self.problem
-            else []
-        )
+        among = _among(placed, plan, len(topology.devices)) if alone and once and self.problem else []
         known = problem_digests(module, comm, among)
         if self.problem in known or (self.problem and self.problem == proof_of(placed, replace(plan, bound=self.bound))):
             certificate |= dict(text.split("=", 1) for text in self.certificate)
@@ -205,6 +194,19 @@ class AssignPass(StatedPass):
         return found
 
 
+def _among(module: Module, plan: Plan, devices: int) -> list[Among]:
+    """Of which plans a bound is that holds for this one, on ``devices`` at most: of its number of stages or of any, of as many
+    replicas or more. Where its replicas have unlike turns: of plans with turns, and with cuts between units alone."""
+    from passes.partition.decoding.from_module import in_units
+
+    turns: tuple[bool, ...] = (False, True)
+    if any(stage.serves for stage in plan.stages) and not plan.minimises.decodes:
+        turns = (True,) if in_units(module) else ()
+    most = max(stage.replicas for stage in plan.stages)
+    at_most = (*range(most, devices + 1), 0)
+    return [Among(of, *rest) for of in (len(plan.stages), 0) for rest in product(at_most, turns)]
+
+
 def _type_of(topology: Topology, names: Sequence[str]) -> str:
     """The type of all these devices; empty where there is none, or several."""
     types = {topology.device(name).type for name in names}
@@ -246,12 +248,11 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
 def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, str]:
     """A bound that no plan of the module's entry function on the topology beats, and how the bound was reached.
     Quick: load balance and largest op, no search."""
-    from passes.stages.bounds import lower_bound, node_weights, prices
+    from passes.stages.bounds import evenly_spread, lower_bound, prices
     from passes.stages.from_ir import problem_of
 
     problem = problem_of(module, topology, net, comm=comm)
-    price = prices(problem)
-    bound, reason = lower_bound(problem, price)
+    bound, reason = lower_bound(problem, prices(problem))
     if replicated:  # an op of a replicated stage costs each device a part only
-        bound, reason = float(node_weights(problem, price).sum()), "load balance: all compute spread evenly over all devices"
+        bound, reason = evenly_spread(problem), "load balance: all compute spread evenly over all devices"
     return bound, reason

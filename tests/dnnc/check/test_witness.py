@@ -278,26 +278,6 @@ def test_a_search_of_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "a plain search" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("serves", [([0, 0, 1], None), ([0, 1, 0], [1, 0, 0, 0]), ([1, 0, 0], [0, 1, 1])])
-def test_rounds_of_unlike_lengths_are_counted_again(tmp_path: Path, serves: tuple[list[int], list[int] | None]) -> None:
-    """A stage that does not say its turns has one for each replica; the turns of both meet again after their common round."""
-    text = UNEQUAL.replace('name = "a"', 'name = "a{0..1}"').replace('name = "b"', 'name = "b{0..1}"')
-    text = text.replace('["a", "b"]', '["a{0..1}", "b{0..1}"]')
-    (tmp_path / "four.toml").write_text(text)
-    machines = str(tmp_path / "four.toml")
-    first = compiled(tmp_path, WIDE, machines, "--stages", "2", "--mesh", "none", "--replicas", "1")
-    plan = json.loads((first / "plan.json").read_text())
-    for stage, turns, devices in zip(plan["stages"], serves, (["a0", "b0"], ["b1", "a1"]), strict=True):
-        stage["device"] = devices if turns else ["b1"]
-        stage.update({"serves": turns} if turns else {})
-    (tmp_path / "stated.json").write_text(json.dumps(plan))
-    (tmp_path / "again").mkdir()
-    again = compiled(tmp_path / "again", WIDE, machines, "--plan", str(tmp_path / "stated.json"))
-    found = verify_build(again)
-    assert not found.violations
-    assert found.value is not None, "the value is counted again"
-
-
 def test_a_search_in_as_many_stages_as_were_asked_for(staged: Path) -> None:
     """What prices prove of all plans is less than what a search proves of those in two stages."""
     found = verify_build(staged, search=True)
