@@ -31,7 +31,7 @@ from ir.text.witness import DEVICES, MESH, MESHES, TURNS, Witness
 from passes.costs.exchange import BUCKET
 from passes.costs.memory.liveness import SLOTS, own_bytes, stated_bytes
 from passes.costs.memory.stage import most_bytes
-from passes.costs.network import Unreachable
+from passes.costs.network import Path, Unreachable
 from passes.costs.op_time import bandwidth_of
 from passes.graph.graph import reads
 
@@ -256,20 +256,38 @@ class Search:
         if not self.plan.in_steps or replicas == 1 or len(total) == 1 or (len(typed) == 1 and replicas < most):
             return [(near, near)]
 
+        def routes(host: str, to: Sequence[Device]) -> list[Path]:
+            """From devices of the type on a host to those of ``to`` on others."""
+            return [self.facts.net.path(a.name, b.name) for a in alike if a.host == host for b in to if b.host != host]
+
         def leaving(host: str, to: Sequence[Device]) -> Speed:
-            """The best from a device of the type on a host to one of ``to`` on another."""
-            paths = [self.facts.net.path(a.name, b.name) for a in alike if a.host == host for b in to if b.host != host]
+            """The best of these routes."""
+            paths = routes(host, to)
             return max(path.bandwidth for path in paths), min(path.latency for path in paths)
 
+        def parted(host: str, rings: int) -> float:
+            """The bandwidth with which so many rings leave a host at most, all of them over what its routes have in common."""
+            paths = routes(host, alike)
+            hops = set.intersection(*(set(path.hops) for path in paths))
+            media = set.intersection(*(set(path.media) for path in paths))
+            widths = [*(self.facts.net.links[link].bandwidth for link, *_ in hops), *(width for _, width in media)]
+            return min([rings * max(path.bandwidth for path in paths), *widths])
+
         def around(most_of_a_host: int) -> Speed:
-            """The best ring that leaves each of its hosts, none of which gives more devices than so many."""
+            """The best ring that leaves each of its hosts, none of which gives more devices than so many; or, where each gives
+            as many, the best rings that share the sums."""
             ways = {host: leaving(host, alike) for host in own}
             speeds = []
             for order in (sorted(own, key=lambda host: -ways[host][0]), sorted(own, key=lambda host: ways[host][1])):
                 together = accumulate(min(own[host], most_of_a_host) for host in order)
                 last = next((host for host, count in zip(order, together, strict=True) if count >= replicas), order[-1])
                 speeds.append(ways[last])
-            return min(near[0], speeds[0][0]), max(near[1], speeds[1][1])
+            widest = speeds[0][0]
+            for each in range(2, min(most_of_a_host, replicas - 1) + 1):
+                widths = sorted((parted(host, each) for host in own if own[host] >= each), reverse=True)
+                if replicas % each == 0 and len(widths) >= replicas // each:
+                    widest = max(widest, widths[replicas // each - 1])
+            return min(near[0], widest), max(near[1], speeds[1][1])
 
         full = [host for host, count in typed.items() if count == most]
         if replicas == most and all(total[host] == most for host in full):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,20 @@ MOST_ALONE = 64
 """Devices on a host each of which every route is looked at."""
 
 Way: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """From the devices of one type on a host to those on others: the most bandwidth of one route and the least latency;
+    ``together``: the least bandwidth of what all routes cross, inf where they have nothing in common."""
+
+    bandwidth: float
+    latency: float
+    together: float
+
+    def of(self, rails: int) -> float:
+        """The bandwidth at most where so many rings leave the host and each carries its part (``exchange.rings``)."""
+        return max(self.bandwidth, min(rails * self.bandwidth, self.together))
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,8 @@ class Hosts:
     def best_ring(self, kind: Kind) -> Way:
         """At most the bandwidth, and at least the latency, of a ring of the replicas of a stage: those of the port of its kind
         and, where no host has as many devices, those with which the ring leaves each of its hosts, the slowest of as many as it
-        needs. A stage that could fill a host, but does not (``Kind.fills``), is on several."""
+        needs. With as many devices on each of its hosts it may be as many rings. A stage that could fill a host, but does not
+        (``Kind.fills``), is on several."""
         counts, port = self._on_hosts(kind), self.network.port(kind.devices[0])
         if not kind.fills and self.may_fill(kind):
             counts = Counter({host: min(count, kind.replicas - 1) for host, count in counts.items()})
@@ -51,19 +66,22 @@ class Hosts:
         if max(counts.values()) >= kind.replicas or not leaving:
             return port.bandwidth, port.latency
 
-        def needed(order: Sequence[str]) -> str:
-            """The last host of the first that together have enough devices."""
-            reached = itertools.accumulate(counts[host] for host in order)
-            return next((host for host, count in zip(order, reached, strict=True) if count >= kind.replicas), order[-1])
+        def slowest(rails: int) -> float:
+            """The bandwidth on the host that is the last needed."""
+            each = {host: count if rails == 1 else rails * (count >= rails) for host, count in counts.items()}
+            order = sorted(each, key=lambda host: -leaving[host].of(rails))
+            return leaving[_needed(order, each, kind.replicas)].of(rails)
 
-        widest = leaving[needed(sorted(counts, key=lambda host: -leaving[host][0]))][0]
-        latest = leaving[needed(sorted(counts, key=lambda host: leaving[host][1]))][1]
+        every = [r for r in range(2, kind.replicas) if kind.replicas % r == 0]
+        parted = [r for r in every if sum(count >= r for count in counts.values()) * r >= kind.replicas]
+        widest = max(map(slowest, (1, *parted)))
+        latest = leaving[_needed(sorted(counts, key=lambda host: leaving[host].latency), counts, kind.replicas)].latency
         return min(port.bandwidth, widest), max(port.latency, latest)
 
     @cached_property
-    def _leaving(self) -> dict[str, dict[str, Way]]:
-        """By type of device and host: the most bandwidth and the least latency from there to such a device of another host;
-        without hosts where these are too many, or do not reach each other."""
+    def _leaving(self) -> dict[str, dict[str, Leaving]]:
+        """By type of device and host, from there to such devices of other hosts; without hosts where these are too many, or do
+        not reach each other."""
         found = {}
         for type_ in self.topology.types:
             names = [device.name for device in self.topology.devices if device.type == type_.name]
@@ -86,7 +104,7 @@ class Hosts:
             if most > 1 and all(hosts[host] == most for host in full):
                 with suppress(Unreachable):
                     ways = [self._best_from(host, every) for host in full]
-                    far = max(bandwidth for bandwidth, _ in ways), min(latency for _, latency in ways)
+                    far = max(way.bandwidth for way in ways), min(way.latency for way in ways)
                     found[type_] = Filling(most, far)
         return found
 
@@ -108,10 +126,13 @@ class Hosts:
                     found[one.type] = min(bandwidth, path.bandwidth), max(latency, path.latency)
         return found
 
-    def _best_from(self, host: str, names: Sequence[str]) -> Way:
+    def _best_from(self, host: str, names: Sequence[str]) -> Leaving:
         own = [name for name in names if self.network.host(name) == host]
         paths = [self.network.path(one, two) for one in own for two in names if self.network.host(two) != host]
-        return max(path.bandwidth for path in paths), min(path.latency for path in paths)
+        crossed = [{**{hop: self.network.links[hop[0]].bandwidth for hop in path.hops}, **dict(path.media)} for path in paths]
+        common = set.intersection(*map(set, crossed))
+        together = min((crossed[0][one] for one in common), default=math.inf)
+        return Leaving(max(path.bandwidth for path in paths), min(path.latency for path in paths), together)
 
     def may_fill(self, kind: Kind) -> bool:
         """Whether a stage of this kind may fill a host."""
@@ -125,3 +146,9 @@ class Hosts:
     def may_spread(self, kind: Kind) -> bool:
         """Whether a stage of this kind may be elsewhere than on all devices of one host."""
         return not self.may_fill(kind) or len(self._on_hosts(kind)) > 1
+
+
+def _needed(order: Sequence[str], counts: Mapping[str, int], replicas: int) -> str:
+    """The last host of the first in ``order`` that together have enough devices; the last of all where they have too few."""
+    reached = itertools.accumulate(counts[host] for host in order)
+    return next((host for host, count in zip(order, reached, strict=True) if count >= replicas), order[-1])

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dnnc.machines.topology.read import load_topology
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
 from ir.core.topology import Topology
+from passes.costs.exchange import rings
 from passes.costs.network import network
 from passes.framework.base import needed
 from passes.partition.bridge.steps import Steps
+from passes.stages.from_ir import kinds_of
 from tests.passes.partition.bridge.test_on_links import planned, random_module
 
 
@@ -45,3 +52,20 @@ def test_a_stage_fills_a_host_or_is_on_several() -> None:
     sent = 2 * (far.latency + wide.tensor_bytes / far.bandwidth)  # and the gradient back
     assert wide.transfer[2] == pytest.approx(sent / 2)  # every second microbatch
     assert wide.transfer[1] == pytest.approx(alone.transfer[0] / 2)
+
+
+@pytest.mark.parametrize("machine", ["2xa100x8", "4xa100x2", "4xl4x2", "8xrtx4090x1"])
+def test_rings_that_leave_a_host_by_several_adapters(machine: str) -> None:
+    """Devices with an adapter each share the sums of gradients among as many rings; those that share one do not."""
+    topology = load_topology(f"preset:{machine}", DiagnosticSink())
+    net, names = network(topology), [device.name for device in topology.devices]
+    hosts = Steps(Module("@m", (topology,)), topology, net, 8).hosts
+    (kind,) = kinds_of(topology, net)
+    for replicas in range(2, len(names) + 1):
+        every = [rings(net, [names[:replicas]])]
+        for own in (own for own in range(1, replicas) if replicas % own == 0):
+            rows = [[name for name in names if net.host(name) == host.name][:own] for host in topology.hosts]
+            spread = [name for row in rows[: replicas // own] for name in row]
+            every += [rings(net, [spread])] if len(spread) == replicas else []
+        assert hosts.best_ring(replace(kind, replicas=replicas, fills=True))[0] >= max(speed.bandwidth for speed in every)
+    assert hosts.best_ring(replace(kind, replicas=len(names)))[0] == pytest.approx(rings(net, [names]).bandwidth)

@@ -597,6 +597,8 @@ def test_no_ring_of_devices_on_several_hosts_is_better_than_the_bound(ports: lis
     named = tuple(Device(f"d{number}", "t", f"h{number % among}") for number in range(len(ports)))
     links = [Link(f"l{i}", (f"d{i}", f"h{i % among}"), port, rng.choice((0.0, 1e-5))) for i, port in enumerate(ports)]
     links += [Link(f"m{i}", (f"h{i}", "hub"), rng.choice((hub, 1e10)), 1e-6) for i in range(among)]
+    if rng.randint(0, 1):  # devices with adapters of their own
+        links += [Link(f"a{i}", (f"d{i}", "hub"), hub, 1e-7) for i in range(len(ports))]
     hosts = tuple(Host(f"h{i}") for i in range(among))
     topology = Topology("@t", (DeviceType("t"),), hosts, named, (Switch("hub"),), tuple(links))
     net = network(topology)
