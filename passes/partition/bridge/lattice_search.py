@@ -421,9 +421,11 @@ class LatticeSearch(PlanOptions, Pass):
         will do, to what some best plan keeps together."""
         base = ordered(fine, context.analyses.get(colocation, module))
         joined = quotient(fine, base)
-        merged = tuple((node,) for node in range(joined.size)) if self.stages else reduce(joined)
+        wide = self._wide(joined, base, steps)
+        # Each node of a stream costs a replica its part, but sums of gradients only replicas.
+        merged = tuple((node,) for node in range(joined.size)) if self.stages else reduce(joined if steps is None else wide)
         if len(merged) == len(base):
-            return base, self._wide(joined, base, steps)
+            return base, wide
         groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
         return self._over(fine, groups, steps)
 
