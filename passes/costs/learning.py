@@ -139,6 +139,17 @@ def made_last(func: Func) -> frozenset[str]:
     return frozenset(found)
 
 
+def runs_first(func: Func, weights: Container[str]) -> frozenset[str]:
+    """Ids of the ops whose backward passes end before the gradient of any of ``weights`` is made, or with the first: no sum of
+    these can travel beside them."""
+    found: set[str] = set()
+    for op in reversed(func.ops):
+        found.add(op.id)
+        if any(name in weights for name in reads(op)):
+            break
+    return frozenset(found)
+
+
 def samples_of(func: Func) -> int:
     """Samples of a microbatch: the first dimension of the first input that has a known one; 1 where none has."""
     shapes = (arg.type.shape for arg in func.args if isinstance(arg.type, TensorType))

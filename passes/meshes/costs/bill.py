@@ -57,7 +57,8 @@ class Bill:
     pass; ``waiting``: bytes of gradients of one microbatch before they are added to those of others; ``constants``: bytes of
     small constants, which every member has; of each the member that holds most of it, as a part of what its device has
     (``build``). ``work``: seconds of compute by op; ``back``: seconds of sums that can travel beside an op's gradients.
-    ``beside``: seconds of the sums, each the first of a weight's gradient, that may travel beside a backward pass.
+    ``beside``: seconds of the sums, each the first of a weight's gradient, that may travel beside a backward pass; ``hiding``:
+    of those of ``back``, what is left of the pass when it may have made the first such gradient.
     ``hidden``: a microbatch's part of the seconds of sums that travel beside the last backward pass of a step (``exchange``).
     ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed; ``reads``: of each op,
     what it reads and in which layout. ``learned``: weights that count as they are read.
@@ -74,6 +75,7 @@ class Bill:
     work: dict[str, float] = field(default_factory=dict)
     back: dict[str, float] = field(default_factory=dict)
     beside: float = 0.0
+    hiding: float = 0.0
     hidden: float = 0.0
     lies: Mapping[str, Placements] = field(default_factory=dict)
     asked: Mapping[str, tuple[Placements, ...]] = field(default_factory=dict)
@@ -110,4 +112,4 @@ class Bill:
             return self.total
         alone = overlap == UNSUMMED
         sums = math.fsum(one.seconds for one in self.collectives if one.summed) if alone else self.beside
-        return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
+        return self.total - (1 - overlap) * sums - overlap * self.hiding / microbatches

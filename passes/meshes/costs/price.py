@@ -27,7 +27,7 @@ from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backwa
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
 from passes.costs.exchange import GradientSum, hidden, waiting_bytes
-from passes.costs.learning import made_last, of_weights, recomputes, scales, trained, updated_bytes
+from passes.costs.learning import made_last, of_weights, recomputes, runs_first, scales, trained, updated_bytes
 from passes.costs.memory.liveness import resource_bytes
 from passes.costs.op_time import is_head, may_fuse
 from passes.graph.graph import reads
@@ -116,6 +116,7 @@ class _Walk:
         self.gathered: list[float] = []
         self.trained: set[str] = set()
         self.worked: list[float] = []
+        self.hiding: list[float] = []
         self.held: list[float] = []
         self.updated: list[float] = []
         self.left: list[float] = []
@@ -125,10 +126,11 @@ class _Walk:
         self.resources = resources = module.resources
         self.bytes = resource_bytes(module)
         self.state = trained(resources) if training else {}
-        self.summed = {*resources, *of_weights(func, self.state)}
-        if decisions.entering:  # some of it may come from other stages
-            self.summed |= of_weights(module.entry, self.state)
-        self.last = made_last(module.entry)  # as the search counts those of a stage
+        of_all = of_weights(module.entry, self.state)  # some of it may come from other stages
+        self.summed = {*resources, *of_weights(func, self.state), *(of_all if decisions.entering else ())}
+        # As the search counts those of a stage:
+        self.last = made_last(module.entry)
+        self.first = runs_first(module.entry, (self.state.keys() | of_all) - self.last) if training else frozenset()
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
@@ -165,6 +167,7 @@ class _Walk:
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
         self.bill.waiting = waiting_bytes(self.alone, self.together)
         self.bill.compute = math.fsum([*self.worked, *self.updated])
+        self.bill.hiding = math.fsum(self.hiding)
         self.bill.hidden = self.hidden(module, func) / self.microbatches
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
@@ -315,6 +318,8 @@ class _Walk:
             self.bill.repeated[op.id] = more
         self.worked.append(seconds)
         self.bill.work[op.id], self.bill.back[op.id] = seconds, back
+        if op.id not in self.first:
+            self.hiding.append(back)
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
         for name, lies in (*zip(op.operands, operands, strict=True), *captured.items()):
             type_ = self.types.get(name)

@@ -29,8 +29,9 @@ last backward pass of a step. Such a step takes C + S - H seconds:
 - C: everything else, with the sums of the gradients that the pass makes last, as nothing is left to hide those.
 
 H depends on the order in which gradients are made and is no sum over nodes (``price`` computes it). But H <= S and H <= B, the
-seconds of sums that can travel beside the backward pass of one microbatch (``DeviceType.beside``). So H <= (1 - L) S + L B for
-every ``overlap`` L from 0 to 1, and
+seconds of sums that can travel beside the backward pass of one microbatch (``DeviceType.beside``), without that of the ops at
+its begin, until it makes the first gradient of a sum (``runs_first``). So H <= (1 - L) S + L B for every ``overlap`` L from 0
+to 1, and
 
     C + S - H >= C + L (S - B).
 
@@ -273,8 +274,9 @@ class _OnMesh:
         saved: list[Floats] = []
         for number, form in enumerate(outline.forms):
             if isinstance(form, OpForm):
-                rows = _undominated(self.rows[number], hiding)
-                node_kinds.append(_node_kind(rows, hiding, len(form.reads), len(form.makes)))
+                hides = hiding if form.hides else 0.0
+                rows = _undominated(self.rows[number], hides)
+                node_kinds.append(_node_kind(rows, hides, len(form.reads), len(form.makes)))
                 strategies.append(tuple([row.strategies for row in rows]))
                 saved.append(np.array([0.0 if self.work.again else row.saved for row in rows]))
             else:

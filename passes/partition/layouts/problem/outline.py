@@ -17,7 +17,7 @@ from ir.core.types import Type
 from ir.layout_rules import LayoutRule, Surroundings
 from ir.ops.opdefs import module_opsets
 from passes.costs.blocked import blocked_values
-from passes.costs.learning import made_last, of_weights, trained
+from passes.costs.learning import made_last, of_weights, runs_first, trained
 from passes.graph.folding import Folding
 from passes.graph.graph import reads
 from passes.meshes.layouts import is_kept
@@ -41,7 +41,8 @@ class ValueForm(NamedTuple):
 
 class OpForm(NamedTuple):
     """The first op of its form. ``reads``: of each operand that is priced its place (-1: a region reads it) and the form of its
-    value; ``makes``: the form of each result, -1 for one without a name; ``flows``: whether it has a backward pass."""
+    value; ``makes``: the form of each result, -1 for one without a name; ``flows``: whether it has a backward pass;
+    ``hides``: whether sums of gradients may travel beside that (``runs_first``)."""
 
     op: Op
     rule: LayoutRule | None
@@ -49,6 +50,7 @@ class OpForm(NamedTuple):
     reads: tuple[tuple[int, int], ...]
     makes: tuple[int, ...]
     flows: bool
+    hides: bool
     epilogue: Epilogue | None
 
 
@@ -91,7 +93,7 @@ class Outline:
 
 def outline_of(module: Module, func: Func, chains: Chains, folding: Folding | None, *, training: bool, apart: bool) -> Outline:
     """The outline of ``func``, whose repeats ``folding`` tells. ``apart``: gradients that the backward pass makes last have
-    forms of their own."""
+    forms of their own, and so have ops that it runs before it makes the first."""
     outlining = _Outlining(module, func, chains, training, apart)
     for position, op in enumerate(func.ops):
         outlining.op(op, folding.keys[position] if folding is not None else None)
@@ -112,7 +114,9 @@ class _Outlining:
         self.weights = frozenset(name for name, one in self.resources.items() if is_kept(one.type, training=training))
         self.state = trained(self.resources) if training else {}
         self.trained = {name for name in self.weights if name in self.state}
-        self.summed = self.weights | of_weights(func, self.trained)
+        learned = of_weights(func, self.state)
+        self.summed = self.weights | learned
+        self.first = runs_first(func, (self.state.keys() | learned) - self.last) if apart else frozenset()
         self.read = Counter(name for op in func.ops for name in read_ports(op))
         self.types = Interned()
         self.value_forms: list[ValueForm] = []
@@ -173,9 +177,10 @@ class _Outlining:
         if alike is None:
             alike = self.around.kind(op)
         constants = tuple([self.around.numbers.get(name) for name in op.operands])
-        key = alike, constants, reads_, repeats, shared, results, epilogue
+        hides = op.id not in self.first
+        key = alike, constants, reads_, repeats, shared, results, hides, epilogue
         if key not in self.known:
-            self.known[key] = self.form(op, reads_, repeats, shared, epilogue)
+            self.known[key] = self.form(op, reads_, repeats, shared, hides, epilogue)
         number, makes, learned = self.known[key]
         self.around.see(op)
         node = len(self.kinds)
@@ -195,6 +200,7 @@ class _Outlining:
         reads_: tuple[tuple[int, int], ...],
         repeats: tuple[int, ...] | bool,
         shared: tuple[int, ...],
+        hides: bool,
         epilogue: Epilogue | None,
     ) -> tuple[int, tuple[int, ...], tuple[bool, ...]]:
         """The number of the form of an op, the forms of its results (-1: has no name), and which of these have a gradient."""
@@ -208,8 +214,8 @@ class _Outlining:
         makes = tuple([self.value(value.name) if value.name else -1 for value in op.results])
         operands = tuple([self.around.types.get(name) if name else None for name in op.operands])
         ports = tuple([(i if i < count else -1, value) for i, value in reads_])
-        form = OpForm(op, rule, operands, ports, makes, flows, epilogue)
-        return self.number((kind, ports, makes, repeats, shared, epilogue), form), makes, tuple(map(bool, learned))
+        form = OpForm(op, rule, operands, ports, makes, flows, hides, epilogue)
+        return self.number((kind, ports, makes, repeats, shared, hides, epilogue), form), makes, tuple(map(bool, learned))
 
     def weight(self, name: str) -> None:
         """Adds a resource that chooses where it is kept."""

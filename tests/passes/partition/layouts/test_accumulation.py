@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.module import Module, Plan, Schedule
+from ir.core.types import DType
 from passes.costs.exchange import LAST
 from passes.costs.network import network
 from passes.framework.manager import PassManager
@@ -23,8 +25,9 @@ from passes.meshes.costs.price import price
 from passes.meshes.mesh import mesh_of
 from passes.partition.layouts import ShardInput, build, decisions_of
 from passes.partition.layouts.problem.build import OVERLAPS
-from tests.passes.meshes.graphs import random_module
-from tests.passes.meshes.planning import searched, topology
+from tests.passes.meshes.graphs import Graph, random_module
+from tests.passes.meshes.planning import searched, through, topology
+from tests.passes.partition.on_meshes import on_meshes
 
 NEAR = 1.1
 """How much more than the best a plan may take whose sums travel beside a backward pass: two problems near it are searched."""
@@ -122,6 +125,22 @@ def test_the_plan_is_the_best_of_all(seed: int, count: int, microbatches: int) -
     assert plan.microbatches == microbatches
     assert plan.bound * (1 - 1e-9) <= best <= plan.value * (1 + 1e-9)
     assert plan.value <= best * NEAR
+
+
+def test_no_sum_is_hidden_before_the_first_gradient_is_made() -> None:
+    """Behind the last weight come twenty ops without weights, in whose backward pass there is nothing to sum yet."""
+    graph, name = Graph(0, uneven=False), "%wide"
+    graph.argument("wide", DType.F32, (1024, 1024))
+    for number in range(23):
+        operands = (name, graph.weight(1024, 1024)) if number < 3 else (name,)
+        graph.add("MatMul" if number < 3 else "Tanh", operands, (1024, 1024))
+        name = graph.ops[-1].results[0].name
+    machine = topology(2)
+    quick = replace(machine.types[0], rates=(("f32", 1e13),), memory_bandwidth=1e11)
+    module = graph.finish().extend([replace(machine, types=(quick,))])
+    plan = through(module, on_meshes(mesh="2", training=True, microbatches=1)).first(Plan)
+    assert plan is not None
+    assert plan.value <= plan.bound * 1.002  # of 8 %
 
 
 @settings(deadline=None, max_examples=8)
