@@ -28,6 +28,7 @@ Invariants (``LatencyProblem.check``): nodes are in topological order; readers a
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -209,6 +210,27 @@ def schedule(problem: LatencyProblem, pieces: Sequence[Piece]) -> Schedule:
     if waiting:
         raise ValueError(f"{len(waiting)} nodes are never ready")
     return Schedule(tuple(pieces), tuple(t for t in times if t is not None), tuple(ready), max(ready, default=0.0))
+
+
+def filled(problem: LatencyProblem, kinds: Sequence[int]) -> list[Piece]:
+    """Accelerators in the order of their ``kinds``, each with as many of the next nodes as it holds and runs; empty where some
+    nodes are left."""
+    pieces, first = list[Piece](), 0
+
+    def behind_last(kind: int) -> int:
+        """The first node that such an accelerator cannot take too."""
+        limit, stuck = problem.kinds[kind].memory, np.flatnonzero(np.isinf(problem.seconds[kind, first:]))
+        ends = range(first + 1, 1 + (first + int(stuck[0]) if len(stuck) else problem.nodes))
+        if limit is None:
+            return ends.stop - 1
+        return first + bisect_right(ends, limit, key=lambda end: piece_bytes(problem, range(first, end)))
+
+    for kind in kinds:
+        for device in range(problem.kinds[kind].count):
+            if (behind := behind_last(kind)) > first:
+                pieces.append(Piece(kind, device, tuple(range(first, behind))))
+                first = behind
+    return pieces if first == problem.nodes else []
 
 
 def faults(problem: LatencyProblem, pieces: Sequence[Piece]) -> list[str]:

@@ -1,6 +1,7 @@
 """The least latency, exact where the lattice of ideals can be walked, with a bound always.
 
-1. Reductions (``reduce``), then plans: everything on CPUs, the best of one piece per accelerator, the best along one order.
+1. Reductions (``reduce``), then plans: everything on CPUs, or on as few accelerators as hold it in order (``filled``), the best
+   of one piece per accelerator, the best along one order.
 2. The whole lattice, if it has few enough ideals. The tail of the empty ideal (least time to the end, ``kernels``) is a lower
    bound. Searches that keep 1, 4, 16, ... labels (partial plans) per ideal give plans and better bounds: no plan ends before
    the most promising label that was dropped. Where plan and bound meet, or no label was dropped, the plan is optimal.
@@ -24,7 +25,7 @@ from ir.core.outcomes import SLACK, TIGHT
 from passes.partition.lattice.objective import Budget, IdealSearch, Solution
 from passes.reference.latency.bounds import critical_path, fastest, relaxed
 from passes.reference.latency.engine import Engine, Pass
-from passes.reference.latency.problem import LatencyProblem, Piece, Schedule, schedule
+from passes.reference.latency.problem import LatencyProblem, Piece, Schedule, faults, filled, schedule
 from passes.reference.latency.reduce import Reduced, apart, reduced, restricted
 from passes.solvers.anytime import Progress
 from passes.stages.problem import Kind
@@ -117,8 +118,9 @@ class _Search(IdealSearch):
             return
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
+        self._accept_filled()
         small = reduced(self.problem)
-        if not small.groups or self.tight() or self.enough():
+        if not small.groups or self.infeasible or self.tight() or self.enough():
             return
         if self.problem.pieces > 1:
             self._accept_single()
@@ -128,6 +130,19 @@ class _Search(IdealSearch):
             engine = self._open(apart(self.problem), POLICY.narrow, None)
             if engine is not None:
                 self._exact(engine, "search without free sources")
+
+    def _accept_filled(self) -> None:
+        """Keeps the best of the plans that fill one accelerator after the other, all of one kind first."""
+        kinds = range(len(self.problem.kinds))
+        quickest = sorted(kinds, key=lambda kind: float(self.problem.seconds[kind].sum()))
+        for first in kinds:
+            pieces = filled(self.problem, [first, *(kind for kind in quickest if kind != first)])
+            if pieces and not faults(self.problem, pieces):
+                self._accept(pieces)
+        if self.problem.accelerators * self.problem.pieces == 1 and np.isinf(self.problem.cpu).all():
+            if self.best is None:
+                self._prove_infeasible()
+            self._lower(self.value, "the only plan")
 
     def _lattice(self, small: Reduced) -> None:
         """Plans and bounds over ideals of the groups of ``small``: the whole lattice, or parts where that is over budget."""

@@ -330,6 +330,24 @@ def test_the_time_limit_ends_the_search() -> None:
     assert 0 < found.bound <= found.value
 
 
+def test_there_is_a_plan_without_a_search_and_without_cpus() -> None:
+    """As few accelerators as hold it, the next nodes on each."""
+    problem = replace(grid(5, 6), cpu=np.full(32, math.inf), kinds=(Kind("a", ("a0", "a1", "a2"), 12),))
+    found = solve_latency(problem, LatencyBudget(seconds=0.0))
+    assert found.schedule is not None
+    assert faults(problem, found.schedule.pieces) == []
+    assert [piece.nodes for piece in found.schedule.pieces] == [(*range(12),), (*range(12, 24),), (*range(24, 32),)]
+    assert 0 < found.bound <= found.value
+
+
+@pytest.mark.parametrize("memory", [32, 31])
+def test_one_accelerator_alone_has_one_plan(memory: int) -> None:
+    problem = replace(grid(5, 6), cpu=np.full(32, math.inf), kinds=(Kind("a", ("a0",), memory),))
+    found = solve_latency(problem, LatencyBudget(seconds=0.0))
+    assert found.status == ("optimal" if memory == 32 else "infeasible")
+    assert (found.schedule is not None) == (memory == 32)
+
+
 def test_the_search_is_looked_at_within_an_ideal_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels that are compared are work: between two looks about so many are extended or compared, however many steps begin
     at one ideal; and looking changes nothing."""
