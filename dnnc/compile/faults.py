@@ -86,15 +86,6 @@ class CommOfMeshPlan(Fault, code="E1010"):
     comm: str
 
 
-class ObjectiveNotOnMesh(Fault, code="E1011"):
-    """There is no search on meshes for this objective."""
-
-    message = "--mesh minimises {known}, not {objective}"
-    hint = "leave --objective out for throughput, or --mesh for latency"
-    objective: str
-    known: tuple[str, ...]
-
-
 class SyncWithoutMesh(Fault, code="E1012"):
     """--sync says how the members of a mesh add up gradients, and --mesh none has no members."""
 

@@ -27,12 +27,12 @@ def noted(plan: Plan, /, **notes: str) -> Plan:
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:
     """The plan, whose certificate states what the restricting options ``flags`` cost, as far as that is known without a search:
     the time with the whole model on every device, in turn, if it fits and all devices are of one type. For one sample alone
-    the certificate states that meshes are not searched."""
+    the certificate states where meshes are not searched."""
     count = len(topology.devices)
     if plan.minimises.decodes:
         return plan
-    if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # a replayed plan
-        return noted(plan, kinds="stages of single devices; meshes are not searched for one sample alone")
+    if plan.minimises.alone and count > 1 and not {"plan", "kinds"} & dict(plan.certificate).keys():  # of one that is replayed
+        return plan if plan.on_meshes else noted(plan, kinds="stages of single devices; meshes are not searched")
     alike = len({device.type for device in topology.devices}) == 1
     handover = 0.0 if plan.minimises.trains else topology.type(topology.devices[0].type).handover
     everywhere = (plan.single + handover) / count

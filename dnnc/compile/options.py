@@ -18,7 +18,6 @@ from dnnc.compile.faults import (
     NotWithMesh,
     NotWithPlan,
     NotWithTag,
-    ObjectiveNotOnMesh,
     OnlyOfTag,
     OnlyOfTraining,
     OnlyOnMeshes,
@@ -51,7 +50,7 @@ from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Module
-from ir.core.objectives import ANY, CONTIGUOUS, TRAINING, Planned, objective_of, offered
+from ir.core.objectives import ANY, CONTIGUOUS, TRAINING, objective_of
 from ir.core.topology import Topology
 from passes.framework.base import Pass
 from passes.framework.registry import ANY_FORM, NO_MESH, PLANNERS
@@ -187,10 +186,12 @@ def _searching(step: Any, options: CompileOptions, *, trains: bool) -> Pass:
             return _on_meshes(step, options, {**changes, "mesh": mesh}, trains=trains)
         if options.comm:
             changes["comm"] = options.comm
-        changed: Any = replace(step, **changes)
+        changed = replace(step, **changes)
         searched = mesh == ANY_FORM and not changed.without_mesh
     else:
-        changed, searched = replace(step, **changes), False
+        mesh = options.mesh or step.mesh
+        changed = replace(step, **changes, mesh=mesh)
+        searched = mesh == ANY_FORM and objective_of(changed.objective).alone
     if flags := given(options, ON_SHAPES):
         raise UsageError(OnlyOnMeshes(flags))
     if options.explain and not searched:
@@ -205,10 +206,6 @@ def _on_meshes(step: Any, options: CompileOptions, changes: dict[str, Any], *, t
     UsageError for options that exclude each other."""
     if clash := excluded_by(options, MESH):
         raise UsageError(NotWithMesh(clash))
-    known = offered(Planned.MESHES)
-    if options.objective and objective_of(options.objective) not in known:
-        names = tuple(objective.name for objective in known)
-        raise UsageError(ObjectiveNotOnMesh(options.objective, names), where="--objective")
     if options.microbatches is not None and not (trains or objective_of(step.objective).trains):
         raise UsageError(OnlyOfTraining(("--microbatches",)))
     if _asks_mesh(options):

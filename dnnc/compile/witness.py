@@ -39,7 +39,7 @@ def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping
 def proven(plan: Plan, pipeline: Sequence[Pass], context: PassContext) -> tuple[dict[str, float], float]:
     """The bound of each form of plans that was searched, and the price of memory, where one mesh was; of a plan that was given,
     the bound that it has, for its form."""
-    counted = context.statistics.get("partition", {})
+    counted = {key: text for name in PLANNERS for key, text in context.statistics.get(name, {}).items()}
     bounds = {key.removeprefix(BOUND): float(text) for key, text in counted.items() if key.startswith(BOUND)}
     if bounds:
         return bounds, float(counted.get("price", 0.0)) if MESH in bounds else 0.0

@@ -113,6 +113,12 @@ def searched_text(plan: Plan) -> str:
     return f"{own} (this plan); {others}" if ": " in others else "; ".join(filter(None, (own, others)))
 
 
+def only_kind(plan: Plan) -> str:
+    """The kind of plans that was searched where it was one, and the certificate says which were not; else empty."""
+    own, _, others = dict(plan.certificate).get("kinds", "").partition("; ")
+    return own if others and ": " not in others else ""
+
+
 def _step_text(plan: Plan) -> str:
     """The microbatches of a training step, in words."""
     count, period = plan.microbatches, seconds_text(step_period(plan))
@@ -172,7 +178,7 @@ def proof_text(plan: Plan) -> str:
     if unknown := unknown_sizes(plan):
         told = f"{unknown}: this plan may be far off"
         return told if NOT_SHOWN in told else f"{told}\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
-    among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
+    among = only_kind(plan)
     gap = f", gap {percent_text(plan.gap)}" if plan.status == "optimal" else ""
     words = outcome_text(plan.status, plan.gap) + (f" among {among}" if among else "")
     if dict(plan.certificate).get("bound") == OF_THESE:

@@ -37,6 +37,11 @@ class Objective:
     splits: tuple[tuple[Planned, tuple[str, ...]], ...] = field(default=(), repr=False)
 
     @property
+    def trips(self) -> bool:
+        """Whether the time counts that a sample, or a group of sequences, takes through all stages."""
+        return self.alone or self.decodes
+
+    @property
     def streams(self) -> bool:
         """Whether the value is the time between two samples of a stream at inference."""
         return not (self.trains or self.alone)
@@ -65,7 +70,12 @@ LATENCY = Objective(
     "the time of one sample alone",
     "for one sample alone",
     alone=True,
-    splits=((Planned.OPS, (CONTIGUOUS,)), (Planned.PROFILE, (CONTIGUOUS,)), (Planned.PAPER, (CONTIGUOUS,))),
+    splits=(
+        (Planned.OPS, (CONTIGUOUS,)),
+        (Planned.MESHES, (CONTIGUOUS,)),
+        (Planned.PROFILE, (CONTIGUOUS,)),
+        (Planned.PAPER, (CONTIGUOUS,)),
+    ),
 )
 TRAINING = Objective(
     "training",

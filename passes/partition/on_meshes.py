@@ -67,8 +67,8 @@ from passes.solvers.anytime import Limits
 from passes.solvers.work import sufficient_gap
 from passes.stages.placement_from_ir import on_one_device
 
-SECONDS, OF_TOKENS = 60.0, 10.0
-"""Of counted work, of a search that is given no limit, and of one for an objective of tokens."""
+SECONDS, OF_TRIPS = 60.0, 10.0
+"""Of counted work, of a search that is given no limit, and of one where the time through all stages counts."""
 MOST_UNLIKE = 8
 """Devices up to which all meshes of several types are searched for stages of a decoder."""
 FEW_CUTS = 100
@@ -101,25 +101,25 @@ class MeshesSearch(MeshOptions):
     whole: bool = True
 
     def most_replicas(self, topology: Topology) -> int:
-        """Replicas of a stage beside stages on meshes, at most. Where the time of a group through all stages counts, which
+        """Replicas of a stage beside stages on meshes, at most. Where the time of a sample through all stages counts, which
         replicas do not shorten, plans with meshes have none."""
-        one = self.training or self.strategy or objective_of(self.objective).decodes
+        one = self.training or self.strategy or objective_of(self.objective).trips
         return 1 if one else self.replicas or len(topology.devices)
 
     def of_one_kind(self, topology: Topology) -> bool:
         """Whether meshes of stages are of one type of device alone. Of many unlike devices there are hundreds of meshes of
         several types; in a step of few tokens the slow members and links of these take longer than what they save."""
         unlike = len({device.type for device in topology.devices}) > 1 and len(topology.devices) > MOST_UNLIKE
-        return unlike and objective_of(self.objective).decodes and not self.shape
+        return unlike and objective_of(self.objective).trips and not self.shape
 
     def tries_fewer(self, topology: Topology) -> bool:
         """Whether one mesh may have a part of devices that are all of one type."""
         one_type = len({device.type for device in topology.devices}) == 1
-        return one_type and objective_of(self.objective).decodes and not (self.shape or self.strategy or self.shares)
+        return one_type and objective_of(self.objective).trips and not (self.shape or self.strategy or self.shares)
 
     def limits(self, context: PassContext, tokens: int = 1) -> Limits:
         """When a search ends. ``tokens``: what its seconds are divided by for the objective."""
-        longest = OF_TOKENS if objective_of(self.objective).decodes else SECONDS
+        longest = OF_TRIPS if objective_of(self.objective).trips else SECONDS
         seconds = longest if self.time_limit is None else self.time_limit or FIRST
         gap = ENOUGH_PROVEN if self.gap is None else self.gap
         return Limits(seconds=seconds, beaten=worth_finding(context) * tokens, gap=gap)
@@ -334,7 +334,7 @@ class MeshesSearch(MeshOptions):
                     family=self.family,
                     strategy=strategy,
                     overlap=overlap,
-                    cuts=FEW_CUTS if objective_of(self.objective).decodes else MOST_CUTS,
+                    cuts=FEW_CUTS if objective_of(self.objective).trips else MOST_CUTS,
                     other=bounding,
                     progress=context.progress,
                 )
@@ -349,7 +349,8 @@ class MeshesSearch(MeshOptions):
             if self.strategy:
                 plan, bound = stages_by_name(bounded, meshes, self.strategy, self.stages, limits), 0.0
             else:
-                in_flight = groups_of(module) if objective_of(self.objective).decodes else 0
+                goal = objective_of(self.objective)
+                in_flight = 1 if goal.alone else groups_of(module) if goal.decodes else 0
                 search = StageSearch(bounded(meshes), limits, in_flight)
                 plan, bound = search.run(self.stages), search.bound
                 missing = search.nearest(self.stages) if plan is None and context.incumbent is None else ""

@@ -117,8 +117,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
         own = Search(KINDS[self.form], self.form, lambda inside, seconds: self._placed(module, inside, seconds), least)
         if self.mesh == NO_MESH or (self.mesh == ANY_FORM and not self._meshes_beside(module, topology)):
             return best_of([*turns, own], context, self.name) if turns else self._on_single_devices(module, context)
-        meshes = self._on_meshes(topology)
-        searches = [self._search_on(one, module) for one in meshes]
+        meshes = self.on_meshes(topology)
+        searches = [self.search_on(one, module) for one in meshes]
         if self.mesh != ANY_FORM:
             if len(searches) == 1:
                 return self._on_one_form(searches[0], context)
@@ -184,7 +184,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         except Infeasible as error:
             failure, bound, enough = error, error.bound, error.proven
         if not enough and self.training and not self.without_mesh and not states_bytes(module.entry):
-            alone = replace(self._on_meshes(needed(module, Topology))[-1], mesh="1", whole=True)
+            alone = replace(self.on_meshes(needed(module, Topology))[-1], mesh="1", whole=True)
             with suppress(Infeasible, NoBetterPlan), self._beside_a_plan(context, failure is None) as inside:
                 other = alone.run(module, inside)
                 better = needed(other, Plan)
@@ -230,7 +230,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         beside = self.mesh == ANY_FORM
         if self.mesh not in (ANY_FORM, ANY_MESH) or (beside and not self._beside(topology)):
             return ""
-        searches = self._on_meshes(topology)
+        searches = self.on_meshes(topology)
         if all(search.stages == 1 for search in searches):
             if beside and len(topology.devices) > 2:
                 shapes = f", {IN_FEW_SHAPES}" if few(topology) else ""
@@ -269,7 +269,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         """Whether stages on meshes are searched beside others: of a model, not of a profile."""
         return self._beside(topology) and not states_bytes(module.entry)
 
-    def _on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
+    def on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
         """The searches of stages on meshes: one mesh first, then several stages. The second leaves out one stage on all
         devices, which the first has searched; with a stated shape it does not, since that may need all devices."""
         from passes.partition.on_meshes import MeshesSearch
@@ -301,8 +301,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
         return (Search(KINDS[TURNS], TURNS, run, lambda: least(undecided(module), topology)),)
 
-    def _search_on(self, search: MeshesSearch, module: Module) -> Search:
-        mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).decodes)
+    def search_on(self, search: MeshesSearch, module: Module) -> Search:
+        """A search on meshes as one of several."""
+        mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).trips)
 
         def run(context: PassContext, seconds: float | None) -> Module:
             given = self._for_meshes(module, context) if self.mesh == ANY_FORM else module

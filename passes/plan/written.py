@@ -277,12 +277,13 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
 
 
 def _in_turn(plan: Plan, module: Module, period: float) -> float:
-    """The value of a plan with stages: the ``period`` of a stream; of an objective of tokens seconds per token, of a period
-    that is no less than what one of the groups takes through all stages, divided by their number."""
-    if not plan.minimises.decodes:
+    """The value of a plan with stages: the ``period`` of a stream; where the time through all stages counts, a period that is
+    no less than what one of the groups in flight, of a sample alone the only one, takes through all of them, divided by their
+    number; of an objective of tokens per token."""
+    if not plan.minimises.trips:
         return period
     trip = math.fsum(load(plan.comm, stage.working, stage.receive, stage.send) for stage in plan.stages)
-    return max(period, trip / groups_of(module)) / plan.tokens
+    return max(period, trip if plan.minimises.alone else trip / groups_of(module)) / plan.tokens
 
 
 def _idle_bytes(module: Module, stage: Staged) -> int:

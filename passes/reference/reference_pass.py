@@ -2,7 +2,8 @@
 
 It is the pass ``partition`` with other searches: for one sample alone (``latency``), for any assignment of ops to devices
 (``assignment``), and for the forward and backward nodes of a profile (``training``). A device may run several stages of its
-plans, which names their devices then.
+plans, which names their devices then. For one sample alone of a model, stages on meshes are searched too, as ``partition``
+does: all devices of a mesh work at once.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, Objective, Planned, objective_of, offered
 from ir.core.topology import Topology
+from ir.text.witness import DEVICES
 from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import network
-from passes.framework.base import PassContext
+from passes.framework.base import PassContext, needed
+from passes.framework.registry import ANY_FORM, NO_MESH
 from passes.graph.faults import NotAChoice, NotInRange
+from passes.partition.best import Search, best_of
 from passes.partition.bridge.handover import slowest, with_handover
-from passes.partition.bridge.lattice_search import Counts, LatticeSearch, Search
+from passes.partition.bridge.lattice_search import Counts, LatticeSearch
+from passes.partition.bridge.lattice_search import Search as SearchOfProblem
 from passes.partition.bridge.pins import check_cuts, check_separable
 from passes.partition.bridge.plan import Asked
 from passes.partition.bridge.requests import read_cuts, read_pins
@@ -29,6 +34,8 @@ from passes.partition.bridge.steps import Steps
 from passes.partition.faults import ChunksSayStages, NotAnOption, WithoutFlush
 from passes.partition.lattice.objective import Budget, Solution
 from passes.partition.lattice.search.replicas import MOST_REPLICAS
+from passes.partition.partition_pass import KINDS, PartitionPass
+from passes.partition.place import PlacePass
 from passes.reference.assignment.solver import AnySolution, solve_any
 from passes.reference.assignment.training import solve_any_training
 from passes.reference.faults import FreeTransfers, NoSplit
@@ -62,13 +69,15 @@ class ReferencePass(LatticeSearch):
 
     The options are those of ``partition``, and: ``objective`` may also be ``latency`` (least time of one sample alone; a device
     runs up to ``pieces`` stages, one after another), and ``training`` of a profile (least largest load of forward and backward
-    nodes, a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous`` (data flows forward
-    only between devices) or ``any`` (back and forth; several stages on a device).
+    nodes, a colour on one device, which runs a stage forward and one backward). ``mesh``: of latency ``any`` (stages on single
+    devices or on meshes; with pins on devices alone) or ``none``. ``split``: ``contiguous`` (data flows forward only between
+    devices) or ``any`` (back and forth; several stages on a device).
     """
 
     name: ClassVar[str] = "reference"
     split: str = CONTIGUOUS
     pieces: int = 1
+    mesh: str = ANY_FORM
 
     @property
     def _minimises(self) -> Objective:
@@ -106,6 +115,22 @@ class ReferencePass(LatticeSearch):
         """Raises UsageError for flags that were given and are none of what was chosen."""
         if given := [flag for flag, wrong in flags.items() if wrong]:
             raise UsageError(NotAnOption(", ".join(given), chosen), where=self.name)
+
+    def _found(self, module: Module, context: PassContext) -> Module:
+        topology = needed(module, Topology)
+        alone = self._minimises.alone and not (self.mesh == NO_MESH or self.pins or states_bytes(module.entry))
+        if not alone or len(topology.devices) == 1:
+            return super()._found(module, context)
+
+        def devices(context: PassContext, seconds: float | None) -> Module:
+            """The module with the best plan on single devices, placed."""
+            limit: dict[str, Any] = {} if seconds is None else {"time_limit": seconds}
+            planned = replace(self, **limit).searched(module, context)
+            return PlacePass(**limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
+
+        beside = PartitionPass(objective=self.objective, replicas=1, time_limit=self.time_limit)
+        meshes = [beside.search_on(search, module) for search in beside.on_meshes(topology)]
+        return best_of([Search(KINDS[DEVICES], DEVICES, devices), *meshes], context, self.name)
 
     def _trained(self, module: Module, topology: Topology, context: PassContext, others: list[Module] | None) -> Module:
         """The module with a plan for training steps of a model."""
@@ -149,7 +174,7 @@ class ReferencePass(LatticeSearch):
         if self.split == ANY:
             check_cuts(asked.fine, asked.groups, asked.pins, ordered=False)
 
-    def _search(self, asked: Asked, context: PassContext) -> Search:
+    def _search(self, asked: Asked, context: PassContext) -> SearchOfProblem:
         if self._pipeline:
             return super()._search(asked, context)
         if self._minimises.alone:
@@ -157,7 +182,7 @@ class ReferencePass(LatticeSearch):
         search = self._training(asked, context) if self._minimises.trains else self._assignment(context)
         return lambda problem, budget: in_pieces(asked.problem, search(problem, budget))
 
-    def _latency(self, asked: Asked, context: PassContext) -> Search:
+    def _latency(self, asked: Asked, context: PassContext) -> SearchOfProblem:
         free = sorted({device.type for device in asked.topology.devices if asked.topology.type(device.type).free_transfers})
         if free:
             raise UsageError(FreeTransfers(", ".join(free)), where=self.name)
@@ -165,15 +190,15 @@ class ReferencePass(LatticeSearch):
         alive = None if states_bytes(func) else liveness(func, asked.groups)
         return lambda problem, budget: solve_pieces(problem, budget, context.progress, self.pieces, alive)
 
-    def _assignment(self, context: PassContext) -> Search:
+    def _assignment(self, context: PassContext) -> SearchOfProblem:
         return lambda problem, budget: solve_any(problem, budget, context.progress)
 
-    def _training(self, asked: Asked, context: PassContext) -> Search:
+    def _training(self, asked: Asked, context: PassContext) -> SearchOfProblem:
         graph = training_graph_of(asked.module, asked.topology, asked.net)
         solver = solve_training if self.split == CONTIGUOUS else solve_any_training
         return lambda problem, budget: solver(graph, "sum", budget, context.progress)
 
-    def _first(self, asked: Asked, search: Search, budget: Budget, context: PassContext, ends: float) -> Solution:
+    def _first(self, asked: Asked, search: SearchOfProblem, budget: Budget, context: PassContext, ends: float) -> Solution:
         if self.split == CONTIGUOUS or not self._minimises.streams or not memory_can_bind(asked.fine):
             return super()._first(asked, search, budget, context, ends)
         part = replace(budget, seconds=FIRST_SHARE * budget.seconds)
@@ -184,7 +209,7 @@ class ReferencePass(LatticeSearch):
         """For one sample alone an edge needs no more buffers than the search counts."""
         return self._minimises.alone or super()._counts_exactly(asked)
 
-    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
+    def _on_copies(self, asked: Asked, held: Problem, search: SearchOfProblem, budget: Budget) -> Solution | None:
         return super()._on_copies(asked, held, search, budget) if self._pipeline else None
 
     def _on_machines(

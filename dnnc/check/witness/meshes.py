@@ -100,9 +100,9 @@ class OnMeshes:
         ]
 
     def value(self, counted: Sequence[Counted]) -> float:
-        """The largest load of a stage or link; of an objective of tokens seconds per token, at least those of a group through
-        all stages divided by the groups in flight. What the collectives of a stage keep links busy that others cross too is as
-        the plan says."""
+        """The largest load of a stage or link; of one sample alone seconds through all stages; of an objective of tokens
+        seconds per token, at least those of a group through all stages divided by the groups in flight. What the collectives of
+        a stage keep links busy that others cross too is as the plan says."""
         media: dict[str, float] = defaultdict(float)
         for cut in self.cuts:
             size, pairs = self.meeting(cut)
@@ -115,8 +115,8 @@ class OnMeshes:
         loads = [one.compute + one.collectives + one.receive + one.send for one in counted]
         each = [load / len(replicas) for load, replicas in zip(loads, self.sides, strict=True)]
         period = max([*each, *media.values()])
-        if self.plan.minimises.decodes:
-            groups = max(state.sets for state in self.module.states.values())
+        if self.plan.minimises.trips:
+            groups = 1 if self.plan.minimises.alone else max(state.sets for state in self.module.states.values())
             return max(period, math.fsum(loads) / groups) / self.facts.tokens
         return period
 

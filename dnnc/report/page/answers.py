@@ -15,7 +15,7 @@ from typing import Any
 
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import counted, listed, span
-from dnnc.report.plan import EVEN, idle_devices, idle_text, searched_text, unknown_sizes
+from dnnc.report.plan import EVEN, idle_devices, idle_text, only_kind, searched_text, unknown_sizes
 from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
@@ -151,7 +151,7 @@ def _how_good(facts: Facts) -> Iterator[str]:
 
 def _proof(plan: Plan) -> str:
     bound = seconds_text(plan.bound)
-    among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
+    among = only_kind(plan)
     kind = f"among {among}" if among else "of the kinds that were searched"
     if unknown := unknown_sizes(plan):
         return f"How good it is cannot be said: {unknown}."

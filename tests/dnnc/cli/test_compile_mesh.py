@@ -177,6 +177,33 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
     assert json.loads((tmp_path / "b" / "plan.json").read_text())["microbatches"] == 1
 
 
+QUICK = UNEQUAL.replace("1 MB/s", "10 GB/s").replace("1 ms", "1 us")
+
+
+@pytest.mark.parametrize("options", [(), ("--mesh", "2"), ("--mesh", "1", "--stages", "2")])
+def test_one_sample_alone_is_split_over_a_mesh(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """Its devices work at once, those of stages one after the other; plans are replayed, run, checked and proven."""
+    machine, build, again = tmp_path / "two.toml", tmp_path / "b", tmp_path / "again"
+    machine.write_text(QUICK.replace('"2 GFLOP/s"', '"200 GFLOP/s"').replace('"1 GB/s"', '"40 GB/s"'))
+    found = compiled(capsys, BERT, "-t", machine, "-o", build, "--objective", "latency", *options)
+    alone = compiled(capsys, BERT, "-t", machine, "-o", tmp_path / "alone", "--objective", "latency", "--mesh", "none")
+    if "--stages" in options:  # one after the other
+        assert alone["objective"] < found["objective"]
+        seconds = [stage["compute"] + stage["receive"] + stage["send"] for stage in found["stages"]]
+        assert found["objective"] == pytest.approx(sum(seconds))
+    else:
+        assert found["objective"] < 0.6 * alone["objective"]
+    assert found["bound"] <= found["objective"]
+    replayed = compiled(capsys, BERT, "-t", machine, "-o", again, "--plan", build / "plan.json")
+    assert replayed["objective"] == pytest.approx(found["objective"])
+    assert main(["verify-plan", str(build)]) == 0
+    assert main(["run", str(build)]) == 0
+    assert main(["check", str(build)]) == 0
+    assert "passed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -186,7 +213,6 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
         (("--mesh", "2", "--split", "any"), ("--split",)),
         (("--mesh", "2", "--comm", "overlap"), ("--comm",)),
         (("--mesh", "2", "--pieces", "2"), ("--pieces",)),
-        (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
         (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "partition")),
         (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--microbatches", "4"), ("--microbatches", "--objective training")),

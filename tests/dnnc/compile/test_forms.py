@@ -341,8 +341,25 @@ def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
 
 
 def test_of_one_sample_alone_optimal_says_of_what(tmp_path: Path) -> None:
-    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2", objective="latency").plan
+    model, machine = "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2"
+    plan = compiled(tmp_path, model, machine, objective="latency", mesh="none").plan
     assert "  optimal among stages of single devices: lower bound" in plan_headline(plan)
+    plan = compiled(tmp_path, model, machine, objective="latency").plan
+    assert "  optimal: lower bound" in plan_headline(plan)
+
+
+@pytest.mark.parametrize(("memory", "bandwidth", "most"), [(10**9, 1000, 0.3), (1_500_000, 1000, 0.3), (10**9, 1, 0.5)])
+def test_one_sample_alone_has_the_best_of_stages_and_meshes(tmp_path: Path, memory: int, bandwidth: int, most: float) -> None:
+    """Split over all devices on quick links, where one device holds the model and where two do; and over some on slow ones."""
+    machine = machines(tmp_path, 4, memory, bandwidth)
+    model = "zoo:mlp,layers=4,inputs=256,hidden=256,outputs=256,batch=4"
+    found = compiled(tmp_path, model, machine, objective="latency").plan
+    alone, *meshes = (
+        value(tmp_path, model, machine, objective="latency", mesh=mesh) for mesh in ("none", "auto", "4", "2x2", "2")
+    )
+    assert found.value <= min(alone, *meshes) * 1.01
+    assert found.bound <= min(alone, *meshes)
+    assert found.value <= most * alone
 
 
 def test_without_replicas_the_kind_beside_meshes_is_single_devices(tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_the_command_answers_in_a_sentence(machines: Path, capsys: pytest.Captur
     *table, answer = capsys.readouterr().out.splitlines()
     assert table[0].split() == ["devices", "plan", "value", "bound", "factor"]
     assert answer.startswith("2 more fast would help: 1.81 times as fast as now.")
-    assert main(["whatif", MODEL, "-t", str(machines), "--objective", "latency", "--rows", "3", "--json", "-q"]) == 0
+    assert (
+        main(["whatif", MODEL, "-t", str(machines), "--objective", "latency", "--mesh", "none", "--rows", "3", "--json", "-q"])
+        == 0
+    )
     data = json.loads(capsys.readouterr().out)
     assert data["schema"] == "dnnc.whatif/1"
     assert data["left_out"] is True

@@ -55,7 +55,7 @@ def test_the_sum_comes_before_a_search(form: dict[str, Any], monkeypatch: pytest
     def searched(*_: object) -> None:
         raise AssertionError("a search began")
 
-    for name in ("searched", "_on_meshes"):
+    for name in ("searched", "on_meshes"):
         monkeypatch.setattr(partition_pass.PartitionPass, name, searched)
     with pytest.raises(Infeasible, match=r"alone are .* bytes short") as caught:
         planned(chain(WIDTHS[0], 2, bytes_held(WIDTHS[0], form) // 4), **form)

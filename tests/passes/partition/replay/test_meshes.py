@@ -393,7 +393,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
             "output 'y' cannot have the layout 'P(sum)' on a mesh of 4",
         ),
         (lambda d: stage(d)["outputs"].update(h={"x": "R"}), "stage 0", "the stage makes no output 'h'"),
-        (lambda d: d.update(objective="latency"), "", "objective is 'latency', expected throughput, training, tokens"),
+        (
+            lambda d: d.update(objective="pipedream"),
+            "",
+            "objective is 'pipedream', expected throughput, latency, ",
+        ),
         (lambda d: d.update(comm="overlap"), "comm", "comm 'overlap' found; of plans that split tensors, 'sum' expected"),
         (lambda d: d.update(microbatches=4), "", "microbatches is 4; a step of training has 1 or more"),
     ],
