@@ -37,7 +37,8 @@ class PlanOptions(TypedDict, total=False):
       ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, either ``"auto"`` with the objective
       tokens, ``chunk``, the tokens of a prompt taken at once, ``prompt_tokens`` of the prompt whose time to the first token is
       told, and ``roles``: ``"NAME=ROLE"`` for each input of an unusual name; ``genai``: write a pipeline for onnxruntime-genai.
-    - Training: ``microbatches`` of a step; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or ``"output:NAME"``;
+    - Training: ``microbatches`` of a step, or its ``samples``; ``loss``: ``"cross-entropy:OUTPUT"``, ``"mse:OUTPUT"`` or
+      ``"output:NAME"``;
       ``optimizer``, ``learning_rate``, ``momentum``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``nesterov``,
       ``beta2_decay``, ``threshold``, ``epsilon1``, ``epsilon2`` as in ``torch.optim``; ``learning_rate_schedule``:
       ``"cosine,steps=1000,warmup=100"``; ``clip_norm``: the most that the norm of all gradients may be; ``ema``: the decay of
@@ -71,6 +72,7 @@ class PlanOptions(TypedDict, total=False):
     prompt_tokens: int | None
     genai: bool
     microbatches: int | None
+    samples: int | None
     loss: str | None
     optimizer: str | None
     learning_rate: float | None

@@ -47,6 +47,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         (
             "Training step (--objective training)",
             (
+                "--samples",
                 "--optimizer",
                 "--learning-rate",
                 "--momentum",

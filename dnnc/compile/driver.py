@@ -52,7 +52,7 @@ from dnnc.compile.training import (
 )
 from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
-from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, UsageError
 from ir.core.module import Declared, Func, Mesh, Module, Plan, Resource, Schedule
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.topology import Topology
@@ -238,13 +238,15 @@ def plan_model(
 
     read: Func | None = None
 
-    def planned(options: CompileOptions, choice: Choice | None = None) -> PlannedModel:
+    def planned(options: CompileOptions, choice: Choice | None = None, incumbent: Plan | None = None) -> PlannedModel:
         with clock.step("load"):
             progress("load the model", None)
             loaded = _loaded(options, machines, sink, progress, read)
             if nameless:
                 loaded = replace(loaded, imported=replace(loaded.imported, source=""))
-        return _planned(loaded, pass_context(sink, progress, limit), clock, manager or {}, choice)
+        context = pass_context(sink, progress, limit)
+        context.incumbent = incumbent
+        return _planned(loaded, context, clock, manager or {}, choice)
 
     def with_enough_cores(before: int) -> PlannedModel:
         """The plan, of no more workers than cores where those that share one make it slower than a single one."""
@@ -257,6 +259,8 @@ def plan_model(
         found = planned(fewer)
         return replace(found, module=found.module.replace(found.plan, noted(found.plan, **{CORES: told})))
 
+    if options.samples is not None:
+        return _of_samples(options, sink, lambda one, incumbent: planned(one, incumbent=incumbent))
     if AUTO not in (options.batch, options.groups):
         return with_enough_cores(len(sink.diagnostics))
     from dnnc.compile.decoding.choice import Choosing
@@ -266,6 +270,26 @@ def plan_model(
     choosing = Choosing(options, machines, partial(clock.step, "choose"))
     read = choosing.step.file
     return choosing.beside_chunk(sink, planned)
+
+
+def _of_samples(
+    options: CompileOptions, sink: DiagnosticSink, planned: Callable[[CompileOptions, Plan | None], PlannedModel]
+) -> PlannedModel:
+    """The model in as many microbatches as are best. Of the others' warnings none is told."""
+    from dnnc.compile.samples import StepOfSamples
+
+    before, warned = len(sink.diagnostics), dict[int, list[Diagnostic]]()
+
+    def heard(one: CompileOptions, incumbent: Plan | None) -> PlannedModel:
+        try:
+            return planned(one, incumbent)
+        finally:
+            warned[one.microbatches or 0] = sink.diagnostics[before:]
+            del sink.diagnostics[before:]
+
+    found, plan = StepOfSamples(options).best(heard, lambda model: model.plan)
+    sink.diagnostics.extend(warned[plan.microbatches])
+    return replace(found, module=found.module.replace(found.plan, plan))
 
 
 def _machines(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> Topology:

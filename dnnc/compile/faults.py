@@ -86,6 +86,22 @@ class CommOfMeshPlan(Fault, code="E1010"):
     comm: str
 
 
+class SamplesMisfit(Fault, code="E1025"):
+    """The samples of a step are divided evenly among its microbatches."""
+
+    message = "a step of {samples} samples cannot be divided into {what}"
+    hint = "choose a number of samples that can be"
+    samples: int
+    what: str
+
+
+class NoSamples(Fault, code="E1026"):
+    """The samples of a microbatch are the first dimension of the model's first input. --samples needs it open, or known."""
+
+    message = "the first input has no dimension for samples"
+    hint = "leave --samples out, and bind the sizes with --dim"
+
+
 class SyncWithoutMesh(Fault, code="E1012"):
     """--sync says how the members of a mesh add up gradients, and --mesh none has no members."""
 

@@ -23,7 +23,13 @@ AUTO = 0
 """As ``batch`` or ``groups`` of a decoder: as many as are best. They may be given as the text ``auto``, too."""
 BOUNDS: Mapping[str, tuple[int, int]] = {
     **{"context": (2, 1 << 24), "batch": (1, 1 << 20), "groups": (1, 1 << 20), "chunk": (1, 1 << 20)},
-    **{"prompt_tokens": (1, 1 << 24), "microbatches": (1, 1 << 20), "replicas": (1, 1024), "pieces": (1, 64)},
+    **{
+        "prompt_tokens": (1, 1 << 24),
+        "microbatches": (1, 1 << 20),
+        "samples": (1, 1 << 30),
+        "replicas": (1, 1024),
+        "pieces": (1, 64),
+    },
 }
 """The least and the largest number that an option takes, as the command says."""
 
@@ -49,7 +55,7 @@ class CompileOptions:
       ``NAME=ROLE``, ``context`` positions of its caches, ``batch`` sequences in each of ``groups`` groups (``AUTO``: as many as
       are best, by default of ``tokens``), and the tokens of a ``chunk`` of a prompt; ``prompt_tokens`` of the prompt whose time
       to the first token is told; ``genai``: write a pipeline for onnxruntime-genai, too.
-    - Training: ``microbatches`` of a step, and ``training``.
+    - Training: ``microbatches`` of a step, or its ``samples``, for as many microbatches as are best; and ``training``.
     - Output: ``weights`` is shared, per-stage or none; ``load_test``: onnxruntime opens each program before the build is done;
       ``explain`` asks for ``CompileResult.explanation``."""
 
@@ -77,6 +83,7 @@ class CompileOptions:
     uneven: bool = False
     shares: str = ""
     microbatches: int | None = None
+    samples: int | None = None
     training: TrainingOptions = field(default_factory=TrainingOptions)
     explain: bool = False
     load_test: bool = True
@@ -162,6 +169,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--uneven", "uneven", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--shares", "shares", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--microbatches", "microbatches", PLANNERS, (PLAN, PROFILE)),
+    Flag("--samples", "samples", (), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--explain", "explain", (), (PROFILE,)),
     Flag("--inputs", "inputs", (), (PROFILE,)),
     Flag("--plan", "plan", (), (TAG_SEARCH,)),

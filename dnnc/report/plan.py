@@ -70,6 +70,8 @@ def plan_headline(plan: Plan) -> str:
     lines += [f"  {line}" for line in turns_lines(plan)]
     if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
+    if samples := dict(plan.certificate).get("samples"):
+        lines.append(f"  {samples}")
     if (hidden := math.fsum(stage.hidden for stage in plan.stages)) > EVEN * plan.value:
         lines.append(f"  {seconds_text(hidden)} more of sums of gradients travel beside the backward pass")
     if update := dict(plan.certificate).get("update"):

@@ -36,6 +36,7 @@ def compile_(
     uneven: arguments.Uneven = False,
     shares: arguments.Shares = None,
     microbatches: arguments.Microbatches = None,
+    samples: arguments.StepSamples = None,
     loss: train.Loss = "",
     optimizer: train.Optimizer = None,
     learning_rate: train.LearningRate = None,

@@ -83,6 +83,17 @@ Microbatches = Annotated[
         "--stages).",
     ),
 ]
+StepSamples = Annotated[
+    int | None,
+    typer.Option(
+        "--samples",
+        min=1,
+        max=1 << 30,
+        metavar="N",
+        help="training: samples of a step, in as many microbatches as are best (up to 64), or in those of --microbatches; the "
+        "model's batch is left open, or divides N.",
+    ),
+]
 States = Annotated[
     list[str] | None,
     typer.Option(

@@ -17,7 +17,10 @@ from tests.dnnc.workloads.workload_files import PROFILE, edge, node, placement, 
 
 MODEL = "zoo:mlp,layers=6,hidden=1024,batch=64"
 DEEP = "zoo:gpt2,layers=2,hidden=256,heads=8,vocab=512,seq=64,batch=4"
-CUT = {MODEL: ("training", "any split", "stages on meshes"), DEEP: ("training", "any split", "a mesh", "stages on meshes")}
+CUT = {
+    MODEL: ("latency", "training", "any split", "stages on meshes"),
+    DEEP: ("latency", "training", "any split", "a mesh", "stages on meshes"),
+}
 """Kinds of plans that no time at all proves to be optimal."""
 MODELS: dict[str, dict[str, Any]] = {
     "throughput": {"mesh": "none"},
