@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from dnnc.compile.decoding.genai import GenaiPipeline
     from dnnc.compile.decoding.prompt import Prompt
     from dnnc.compile.given import GivenInputs
+    from dnnc.compile.samples import StepOfSamples
     from dnnc.onnx.model import ImportedModel
     from passes.costs.profiled import Profile
     from passes.framework.manager import PassManager
@@ -152,7 +153,7 @@ class PlannedModel:
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search; the plan is the best one until then."""
-        return any(counted.get("interrupted") for counted in self.context.statistics.values())
+        return _is_interrupted(self.context)
 
     def write(self, out: Path) -> CompileResult:
         """Makes the programs and writes the build directory ``out``; with ``plan_only``, the plan alone. Raises DnncError,
@@ -238,6 +239,8 @@ def plan_model(
 
     read: Func | None = None
 
+    contexts = list[PassContext]()
+
     def planned(options: CompileOptions, choice: Choice | None = None, incumbent: Plan | None = None) -> PlannedModel:
         with clock.step("load"):
             progress("load the model", None)
@@ -246,6 +249,7 @@ def plan_model(
                 loaded = replace(loaded, imported=replace(loaded.imported, source=""))
         context = pass_context(sink, progress, limit)
         context.incumbent = incumbent
+        contexts.append(context)
         return _planned(loaded, context, clock, manager or {}, choice)
 
     def with_enough_cores(before: int) -> PlannedModel:
@@ -260,7 +264,11 @@ def plan_model(
         return replace(found, module=found.module.replace(found.plan, noted(found.plan, **{CORES: told})))
 
     if options.samples is not None:
-        return _of_samples(options, sink, lambda one, incumbent: planned(one, incumbent=incumbent))
+        from dnnc.compile.samples import StepOfSamples
+
+        step = StepOfSamples(options)
+        limit /= len(step.tried)
+        return _of_samples(step, sink, lambda one, best: planned(one, incumbent=best), lambda: _is_interrupted(contexts[-1]))
     if AUTO not in (options.batch, options.groups):
         return with_enough_cores(len(sink.diagnostics))
     from dnnc.compile.decoding.choice import Choosing
@@ -272,12 +280,17 @@ def plan_model(
     return choosing.beside_chunk(sink, planned)
 
 
+def _is_interrupted(context: PassContext) -> bool:
+    return any(counted.get("interrupted") for counted in context.statistics.values())
+
+
 def _of_samples(
-    options: CompileOptions, sink: DiagnosticSink, planned: Callable[[CompileOptions, Plan | None], PlannedModel]
+    step: StepOfSamples,
+    sink: DiagnosticSink,
+    planned: Callable[[CompileOptions, Plan | None], PlannedModel],
+    interrupted: Callable[[], bool],
 ) -> PlannedModel:
     """The model in as many microbatches as are best. Of the others' warnings none is told."""
-    from dnnc.compile.samples import StepOfSamples
-
     before, warned = len(sink.diagnostics), dict[int, list[Diagnostic]]()
 
     def heard(one: CompileOptions, incumbent: Plan | None) -> PlannedModel:
@@ -287,7 +300,7 @@ def _of_samples(
             warned[one.microbatches or 0] = sink.diagnostics[before:]
             del sink.diagnostics[before:]
 
-    found, plan = StepOfSamples(options).best(heard, lambda model: model.plan)
+    found, plan = step.best(heard, lambda model: model.plan, interrupted)
     sink.diagnostics.extend(warned[plan.microbatches])
     return replace(found, module=found.module.replace(found.plan, plan))
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dnnc.compile.faults import NoSamples, NotOfProfile, NotWithPlan, NotWithTag, OnlyOfTraining, SamplesMisfit
 from dnnc.compile.flags import TAG, CompileOptions
+from dnnc.compile.given import GivenInputs
 from dnnc.compile.load import is_profiled, load_model
 from dnnc.compile.notes import noted
 from dnnc.compile.options import asks_training
+from dnnc.onnx.model import free_symbols
+from dnnc.zoo.catalogue import require_options
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.core.module import Plan
 from ir.core.types import TensorType
@@ -44,7 +47,8 @@ class Tried:
     def text(self) -> str:
         if self.value < math.inf:
             return f"{self.microbatches}: {seconds_text(self.value)}"
-        return f"{self.microbatches}: " + (f"none below {seconds_text(self.bound)}" if self.bound < math.inf else "none fits")
+        proven = f"none below {seconds_text(self.bound)}" if self.bound else "not searched to the end"
+        return f"{self.microbatches}: {proven if self.bound < math.inf else 'none fits'}"
 
 
 class StepOfSamples:
@@ -80,14 +84,25 @@ class StepOfSamples:
             options = replace(options, dims={**options.dims, self.name: each})
         return replace(options, samples=None, microbatches=microbatches)
 
-    def best(self, planned: Callable[[CompileOptions, Plan | None], T], plan_of: Callable[[T], Plan]) -> tuple[T, Plan]:
+    def best(
+        self,
+        planned: Callable[[CompileOptions, Plan | None], T],
+        plan_of: Callable[[T], Plan],
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> tuple[T, Plan]:
         """What ``planned`` makes of the best number, and its plan, whose certificate tells the others. ``planned`` is given an
-        incumbent, and raises Infeasible. Raises Infeasible where none fits: that of the smallest microbatches."""
+        incumbent, and raises Infeasible; once it was ``interrupted`` and there is a plan, no further number is tried. Raises
+        Infeasible where none fits: that of the smallest microbatches."""
         best: tuple[T, Plan] | None = None
         failure, rows = None, list[Tried]()
         for number in self.tried:
             try:
                 found = planned(self.at(number), best[1] if best is not None else None)
+            except KeyboardInterrupt:
+                if best is None:
+                    raise
+                rows.append(Tried(number, bound=0.0))
+                break
             except NoBetterPlan as error:
                 rows.append(Tried(number, bound=error.bound))
             except Infeasible as error:
@@ -98,6 +113,8 @@ class StepOfSamples:
                 better = best is None or plan.value < best[1].value  # else it is the best of some plans alone
                 rows.append(Tried(number, plan.value if better else math.inf, plan.bound))
                 best = (found, plan) if better else best
+            if best is not None and interrupted():
+                break
         if best is None:
             assert failure is not None, "without an incumbent there is a plan, or none fits"
             raise failure
@@ -121,17 +138,19 @@ def _batch_of(options: CompileOptions) -> tuple[str, int]:
     """What names the samples of a microbatch, where it is open: the option of a zoo model, or the dimension that ``--dim``
     binds; else their number."""
     if options.model.startswith(ZOO):
+        require_options(options.model)  # before a size is added that nobody wrote
         given = dict(part.split("=", 1) for part in options.model.split(",")[1:] if "=" in part)
         fixed = given.get("batch", "")
         return ("", int(fixed)) if fixed.isdecimal() and int(fixed) else ("batch", 0)
-    sink = DiagnosticSink()
-    module = load_model(options.model, options.largest, sink, allow_missing_weights=True, limits=options.limits).module
+    arrays = GivenInputs.read(options.inputs).shapes if options.inputs is not None else None
+    read: dict[str, Any] = {"allow_missing_weights": True, "limits": options.limits, "arrays": arrays}
+    module = load_model(options.model, options.largest, DiagnosticSink(), **read).module
     if is_profiled(options.model, module):
         raise UsageError(NotOfProfile(_FLAG), where=options.model)
     shapes = [arg.type.shape for arg in module.entry.args if isinstance(arg.type, TensorType) and arg.type.shape]
     first = shapes[0][0] if shapes else None
     if isinstance(first, int):
         return "", first
-    if first is None or not first.isidentifier():
+    if first not in free_symbols(module.entry):
         raise InvalidInput(NoSamples(), where=options.model)
     return first, 0

@@ -448,7 +448,8 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: MeshesSearch) -> di
         certificate["search"] = INTERRUPTED + (f", {left} of {every} meshes not searched and not bounded" if left else "")
     if asked.strategy:
         certificate["strategy"] = asked.strategy
-    certificate |= _idle(found.sets, mesh, tried, "step" if objective_of(asked.objective).decodes else "microbatch")
+    goal = objective_of(asked.objective)
+    certificate |= _idle(found.sets, mesh, tried, "step" if goal.decodes else "sample" if goal.alone else "microbatch")
     parts = len({one.devices for one in tried})
     shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
     if shapes_tried > 1:

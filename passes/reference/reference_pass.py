@@ -77,7 +77,7 @@ class ReferencePass(LatticeSearch):
     name: ClassVar[str] = "reference"
     split: str = CONTIGUOUS
     pieces: int = 1
-    mesh: str = ANY_FORM
+    mesh: str = NO_MESH
 
     @property
     def _minimises(self) -> Objective:
@@ -93,6 +93,8 @@ class ReferencePass(LatticeSearch):
 
     def _check(self, topology: Topology, planned: Planned) -> None:
         super()._check(topology, planned)
+        if self.mesh not in (ANY_FORM, NO_MESH):
+            raise InvalidInput(NotAChoice("mesh", self.mesh, f"{ANY_FORM}, {NO_MESH}"), where=self.name)
         if self.split not in SPLITS:
             raise InvalidInput(NotAChoice("split", self.split, ", ".join(SPLITS)), where=self.name)
         if self.split not in self._minimises.splits_of(planned):
@@ -118,8 +120,7 @@ class ReferencePass(LatticeSearch):
 
     def _found(self, module: Module, context: PassContext) -> Module:
         topology = needed(module, Topology)
-        alone = self._minimises.alone and not (self.mesh == NO_MESH or self.pins or states_bytes(module.entry))
-        if not alone or len(topology.devices) == 1:
+        if not self._has_meshes(topology) or states_bytes(module.entry):
             return super()._found(module, context)
 
         def devices(context: PassContext, seconds: float | None) -> Module:
@@ -128,9 +129,21 @@ class ReferencePass(LatticeSearch):
             planned = replace(self, **limit).searched(module, context)
             return PlacePass(**limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
 
-        beside = PartitionPass(objective=self.objective, replicas=1, time_limit=self.time_limit)
-        meshes = [beside.search_on(search, module) for search in beside.on_meshes(topology)]
+        meshes = [self._on_meshes.search_on(search, module) for search in self._on_meshes.on_meshes(topology)]
         return best_of([Search(KINDS[DEVICES], DEVICES, devices), *meshes], context, self.name)
+
+    def _has_meshes(self, topology: Topology) -> bool:
+        """Whether stages on meshes are searched for a model."""
+        return self._minimises.alone and self.mesh == ANY_FORM and not self.pins and len(topology.devices) > 1
+
+    @property
+    def _on_meshes(self) -> PartitionPass:
+        """The pass whose search on meshes is asked."""
+        return PartitionPass(objective=self.objective, mesh=ANY_FORM, replicas=1, time_limit=self.time_limit)
+
+    def sets_of_devices(self, topology: Topology) -> str:
+        """As of ``partition``."""
+        return self._on_meshes.sets_of_devices(topology) if self._has_meshes(topology) else ""
 
     def _trained(self, module: Module, topology: Topology, context: PassContext, others: list[Module] | None) -> Module:
         """The module with a plan for training steps of a model."""

@@ -5,10 +5,10 @@ whole stage: r of them need a r-th of the seconds per microbatch, and each as mu
 type, with as much memory, and may lie in several hosts.
 
 ``taking`` says which devices a stage may take after those before it. A mesh lies within one host or covers whole hosts, so that
-none straddles a host without need; its members stand host by host, in a host fast ones first. Two axes of like links are taken
-in ascending order only. Meshes that differ in nothing but the names of their devices (same axes, shares and links, same types
-and memory of the devices that may be busiest) are one *form*: they are searched once. Where the devices of a mesh differ in
-type, there is one with equal parts and one for each of some unequal ``shares``.
+none straddles a host without need; its members stand host by host, in a host fast ones first. Meshes that differ in nothing but
+the names of their devices (same axes, shares and links, same types and memory of the devices that may be busiest) are one
+*form*: they are searched once. Where the devices of a mesh differ in type, there is one with equal parts and one for each of
+some unequal ``shares``.
 
 A *block* is a form, a number of replicas, and the best links to devices that may be before it, and behind it: to all, and to
 those that are *apart*, on none of its hosts.
@@ -250,9 +250,7 @@ class _Makes:
                     if self.sizes:
                         raise
                     continue
-                turned = len(shape) == 2 and shape[0] > shape[1] and shape[::-1] in every_shape
-                if self.sizes or not turned or along or not _alike(mesh):
-                    yield mesh
+                yield mesh
 
 
 def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
@@ -270,8 +268,3 @@ def searched_sizes(
     steps = taking(topology, net, Asked(0, replicas, stages, one_kind=one_kind))
     told = [steps.told] if steps.told else []
     return steps.sizes, ", ".join([*told, *([FEW] if few(topology) else [])])
-
-
-def _alike(mesh: DeviceMesh) -> bool:
-    one, two = mesh.axes
-    return (one.rings, one.exchanges) == (two.rings, two.exchanges)

@@ -131,6 +131,36 @@ def test_what_does_not_go_together(tmp_path: Path, spec: str | int, options: dic
     assert not (tmp_path / "b").exists()
 
 
+def test_arrays_bind_the_samples_of_a_microbatch(tmp_path: Path) -> None:
+    arrays = tmp_path / "x.npz"
+    np.savez(arrays, x=np.zeros((4, 64), np.float32))
+    plan, each = planned(asked(tmp_path, model(tmp_path), samples=12, inputs=arrays))
+    assert (plan.microbatches, each) == (3, 4)
+
+
+def test_faults_of_a_model_are_those_of_what_was_written(tmp_path: Path) -> None:
+    with pytest.raises(DnncError) as error:
+        planned(asked(tmp_path, "zoo:mlp,wide=3", samples=12))
+    assert "samples" not in str(error.value)
+    assert "batch=12" not in str(error.value)
+
+
+def test_an_interrupt_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
+    """Not the search for one number alone."""
+    tried = list[int]()
+
+    def progress(label: str, fraction: float | None) -> None:
+        if label == "load the model":
+            tried.append(len(tried))
+        elif len(tried) == 2:
+            raise KeyboardInterrupt
+
+    options = replace(asked(tmp_path, model(tmp_path)), samples=24)
+    plan = compile_model(options, progress=progress).plan
+    assert len(tried) == 2
+    assert dict(plan.certificate)[NOTE].startswith("24 samples in 1 microbatch of 24; 2: ")
+
+
 def test_a_profile_and_a_scalar_have_no_samples(tmp_path: Path) -> None:
     scalar = onnx.load(model(tmp_path))
     for end in (scalar.graph.input[0], scalar.graph.output[0]):
