@@ -362,6 +362,17 @@ def test_one_sample_alone_has_the_best_of_stages_and_meshes(tmp_path: Path, memo
     assert found.value <= most * alone
 
 
+def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:
+    """Twelve heads are divided by the first axis, then by the second. Of axes with like links one order alone was searched, and
+    its plan called optimal."""
+    machine, model = machines(tmp_path, 8, bandwidth=10000), "zoo:gpt2,layers=1,hidden=96,heads=12,seq=64,vocab=97"
+    found = compiled(tmp_path, model, machine, objective="latency", mesh="auto", stages=0).plan
+    one, other = (value(tmp_path, model, machine, objective="latency", mesh=mesh) for mesh in ("2x4", "4x2"))
+    assert other < one * 0.9995
+    assert found.value == pytest.approx(other, rel=1e-4)
+    assert found.bound <= other
+
+
 def test_without_replicas_the_kind_beside_meshes_is_single_devices(tmp_path: Path) -> None:
     """It had been called stages with replicas, with the value of a plan without them."""
     plan = compiled(tmp_path, ONE_DOMINATES, "preset:cpu-2,cores=2", replicas=1).plan
