@@ -22,6 +22,7 @@ from ir.text.units import seconds_text
 from ir.text.witness import MESHES
 from passes.framework.base import NoBetterPlan, PassContext, Statistics
 from passes.framework.registry import BOUND
+from passes.graph.sizes import assessed
 from passes.plan.proof import proven_again
 from passes.solvers.work import clock_left, is_over, within
 
@@ -35,12 +36,14 @@ _LOG = logging.getLogger("dnnc.passes.partition")
 class Search:
     """A search for plans of one ``form`` (``ir.text.witness``), of a ``kind`` in words. ``run``: the module with its plan, on
     the devices that it names; it is given a context with the incumbent, and seconds, None for as long as the search takes.
-    ``least``: seconds that no plan of the form is below, known without a search."""
+    ``least``: seconds that no plan of the form is below, known without a search. ``covered``: another search bounds its plans
+    too, so that it need not."""
 
     kind: str
     form: str
     run: Callable[[PassContext, float | None], Module]
     least: Callable[[], float] = lambda: 0.0
+    covered: bool = False
 
 
 @dataclass(slots=True)
@@ -110,7 +113,10 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
     assert best.module is not None
     assert best.plan is not None
     context.sink.diagnostics.extend(best.warnings.diagnostics)
-    own = replace(best.plan, bound=max(best.bound, best.plan.bound))
+    if best.search.covered:
+        own = assessed(best.plan, best.module.entry, best.value, best.value)
+    else:
+        own = replace(best.plan, bound=max(best.bound, best.plan.bound))
     plan = _certified(_with_bound(own, bound), best, outcomes)
     found = best.module.replace(best.plan, plan)
     return found if plan.bound == best.plan.bound or best.search.form != MESHES else proven_again(found)
@@ -134,7 +140,9 @@ def _searched(search: Search, seconds: float | None, context: PassContext) -> _O
         outcome.plan = outcome.module.first(Plan)
         assert outcome.plan is not None
         outcome.bound = outcome.plan.bound
-    if clock_left() < math.inf or outcome.interrupted:
+    if search.covered:
+        outcome.bound = outcome.value
+    elif clock_left() < math.inf or outcome.interrupted:
         outcome.bound = min(max(outcome.bound, search.least()), outcome.value)
     outcome.seconds = time.perf_counter() - began
     if outcome.module is not None:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import objective_of
-from ir.core.outcomes import AGREE
+from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Device, Topology
 from passes.costs.learning import avoids_sums, samples_of
 from passes.costs.memory.footprint import overfull
@@ -226,9 +226,7 @@ class MeshesSearch(MeshOptions):
         one_host = len({device.host for device in topology.devices}) == 1 or not self.training
         divides = not self.training or samples % count == 0
         if self.shares or (one_type and divides and (one_host or self.shape)):
-            if self.tries_fewer(topology):
-                sizes = tuple(shape for some in _halves(count)[::-1] for shape in shapes_on(topology, topology.devices[:some]))
-            return Candidates(tuple(over(shape) for shape in sizes))
+            return self.fewer(module, topology) if self.tries_fewer(topology) else Candidates(tuple(map(over, sizes)))
         if self.shape:
             speeds = Speeds(module, topology, training=self.training)
             found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
@@ -240,6 +238,15 @@ class MeshesSearch(MeshOptions):
         known = {(one.sizes, one.shares) for one in found.searched}
         missing = [over(*one) for one in dealt if one not in known]
         return replace(found, searched=(*missing, *found.searched))
+
+    def fewer(self, module: Module, topology: Topology) -> Candidates:
+        """Meshes of all devices, of the first half of them, and so on: the largest first, which leave most memory to each
+        device, and of which a plan rules out many smaller ones by their compute alone."""
+        found, speeds = list[Candidate](), Speeds(module, topology)
+        for devices in (topology.devices[:count] for count in halves(len(topology.devices))):
+            least = speeds.least(devices) * (1 - TIGHT)
+            found += [Candidate(devices, shape, least=least) for shape in shapes_on(topology, devices)]
+        return Candidates(tuple(found))
 
     def in_stages(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The function in stages."""
@@ -374,10 +381,10 @@ class MeshesSearch(MeshOptions):
         return plan, min(max(bound, plan.bound), plan.value), ""
 
 
-def _halves(count: int) -> tuple[int, ...]:
+def halves(count: int) -> tuple[int, ...]:
     """``count``, the half of it, and so on, down to 2: how many devices a mesh of a decoder may have. What its members exchange
     in a step of few tokens may take longer than what a larger mesh saves."""
-    return (count, *_halves(count // 2)) if count > 3 else (count,)
+    return (count, *halves(count // 2)) if count > 3 else (count,)
 
 
 @contextmanager

@@ -271,7 +271,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     def on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
         """The searches of stages on meshes: one mesh first, then several stages. The second leaves out one stage on all
-        devices, which the first has searched; with a stated shape it does not, since that may need all devices."""
+        devices, which the first has searched; with a stated shape it does not, since that may need all devices, nor where it
+        bounds what the first finds (``search_on``)."""
         from passes.partition.on_meshes import MeshesSearch
 
         search = MeshesSearch(**{field.name: getattr(self, field.name) for field in fields(MeshOptions)})
@@ -280,11 +281,22 @@ class PartitionPass(LatticeSearch, MeshOptions):
         unlike = len({device.type for device in topology.devices}) > 1
         alone = search.stages or search.strategy or search.shares or len(topology.devices) == 1
         alone = alone or search.of_one_kind(topology)
-        if alone or not (unlike or search.training):
+        covers = self._covers(search, topology)
+        if alone or not (unlike or search.training or covers):
             return (search,)
         # As many microbatches as in stages, because the values are compared.
         microbatches = search.step_microbatches if search.training else 0
-        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=bool(search.shape))
+        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=covers or bool(search.shape))
+
+    def _covers(self, search: MeshesSearch, topology: Topology) -> bool:
+        """Whether one mesh is searched for one sample alone on devices of one type, on sets that may all be a stage."""
+        from passes.partition.chain.submeshes import searched_sizes
+        from passes.partition.on_meshes import halves
+
+        if not objective_of(search.objective).alone or len({device.type for device in topology.devices}) > 1:
+            return False
+        sizes, _ = searched_sizes(topology, network(topology), replicas=search.most_replicas(topology))
+        return {*halves(len(topology.devices))} <= {*sizes}
 
     def _in_turns(self, module: Module, topology: Topology) -> tuple[Search, ...]:
         """The search of stages on unlike devices that take turns; none where there are no such devices, or no such plans are
@@ -302,7 +314,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
         return (Search(KINDS[TURNS], TURNS, run, lambda: least(undecided(module), topology)),)
 
     def search_on(self, search: MeshesSearch, module: Module) -> Search:
-        """A search on meshes as one of several."""
+        """A search on meshes as one of several. For one sample alone that of one mesh finds a good plan in a fraction of the
+        time, and that of several stages bounds its plans with all others."""
+        covered = search.stages == 1 and not self.stages and self._covers(search, needed(module, Topology))
         mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).trips)
 
         def run(context: PassContext, seconds: float | None) -> Module:
@@ -317,7 +331,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
             seconds = Speeds(undecided(given), topology, training=search.training).spread()
             return search.step_microbatches * seconds / tokens_of(module, search.objective)
 
-        return Search(MIXED if mixed else KINDS[MESHES], MESHES, run, least)
+        return Search(MIXED if mixed else KINDS[MESHES], MESHES, run, least, covered)
 
     def _for_meshes(self, module: Module, context: PassContext) -> Module:
         """The module with fused projections taken apart, whose parts can be split; a training step has its weights as they

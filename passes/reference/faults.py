@@ -24,8 +24,9 @@ class NoSplit(Fault, code="E3208"):
 
 
 class FreeTransfers(Fault, code="E3213"):
-    """The latency of a model is counted with the time of its transfers, which this type of device does not pay for."""
+    """The latency of a model in stages on single devices is counted with the time of its transfers, which this type of device
+    does not pay for."""
 
-    message = "{types}: latency of a model is of devices that pay for transfers"
-    hint = "give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
+    message = "{types}: latency of a model in stages on single devices is of devices that pay for transfers"
+    hint = "leave out --mesh none, or give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
     types: str

@@ -129,8 +129,10 @@ class ReferencePass(LatticeSearch):
             planned = replace(self, **limit).searched(module, context)
             return PlacePass(**limit).run(planned, replace(context, sink=DiagnosticSink()))  # it warns later
 
-        meshes = [self._on_meshes.search_on(search, module) for search in self._on_meshes.on_meshes(topology)]
-        return best_of([Search(KINDS[DEVICES], DEVICES, devices), *meshes], context, self.name)
+        *one, stages = [self._on_meshes.search_on(search, module) for search in self._on_meshes.on_meshes(topology)]
+        # One mesh is quickly found, and rules out most of the others.
+        own = [] if self._free_types(topology) else [Search(KINDS[DEVICES], DEVICES, devices)]
+        return best_of([*one, *own, stages], context, self.name)
 
     def _has_meshes(self, topology: Topology) -> bool:
         """Whether stages on meshes are searched for a model."""
@@ -196,12 +198,15 @@ class ReferencePass(LatticeSearch):
         return lambda problem, budget: in_pieces(asked.problem, search(problem, budget))
 
     def _latency(self, asked: Asked, context: PassContext) -> SearchOfProblem:
-        free = sorted({device.type for device in asked.topology.devices if asked.topology.type(device.type).free_transfers})
-        if free:
+        if free := self._free_types(asked.topology):
             raise UsageError(FreeTransfers(", ".join(free)), where=self.name)
         func = asked.module.entry
         alive = None if states_bytes(func) else liveness(func, asked.groups)
         return lambda problem, budget: solve_pieces(problem, budget, context.progress, self.pieces, alive)
+
+    def _free_types(self, topology: Topology) -> list[str]:
+        """Types of devices that transfer for free, on which the time of one sample alone is searched on meshes only."""
+        return sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
 
     def _assignment(self, context: PassContext) -> SearchOfProblem:
         return lambda problem, budget: solve_any(problem, budget, context.progress)

@@ -94,7 +94,7 @@ def solve_pieces(
     meet."""
     built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
     ideals = min(budget.ideals, LatencyBudget().ideals)
-    limits = LatencyBudget(seconds=budget.seconds, ideals=ideals, memory=budget.memory, first=budget.first)
+    limits = LatencyBudget(**{**vars(budget), "ideals": ideals})
     found = solve_latency(built.problem, limits, progress)
     devices: dict[tuple[int, int], list[int]] = {}
     parts = []

@@ -120,13 +120,13 @@ class _Search(IdealSearch):
             self._accept([])
         self._accept_filled()
         small = reduced(self.problem)
-        if not small.groups or self.infeasible or self.tight() or self.enough():
+        if not small.groups or self.infeasible or self._done() or self.enough():
             return
         if self.problem.pieces > 1:
             self._accept_single()
         if not self.enough():
             self._lattice(small)
-        if small.free and not (self.tight() or self._late() or self.infeasible):
+        if small.free and not (self._done() or self._late() or self.infeasible):
             engine = self._open(apart(self.problem), POLICY.narrow, None)
             if engine is not None:
                 self._exact(engine, "search without free sources")
@@ -147,7 +147,7 @@ class _Search(IdealSearch):
     def _lattice(self, small: Reduced) -> None:
         """Plans and bounds over ideals of the groups of ``small``: the whole lattice, or parts where that is over budget."""
         self._along(small, 0, POLICY.narrow)
-        if self.tight() or self._late():
+        if self._done() or self._late():
             return
         engine = self._open(small, self.limits.ideals, None)
         if engine is not None:
@@ -160,7 +160,7 @@ class _Search(IdealSearch):
             return
         self._relaxed(small, POLICY.narrow // 10)
         self._bands(small, POLICY.narrow)
-        if not self._late() and not self.tight():
+        if not self._late() and not self._done():
             self._relaxed(small, POLICY.narrow)
 
     def _accept_single(self) -> None:
@@ -203,11 +203,11 @@ class _Search(IdealSearch):
         self.statistics.seconds["bound"] = time.perf_counter() - start
         if least is not None:
             self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
-            if math.isinf(least) and self.best is None:
+            if math.isinf(least) and self._nothing_known():
                 self._prove_infeasible()
             for found in self._searches(engine, label, POLICY.widths):
                 self._accept(found.pieces)
-                if found.whole and self.best is None:
+                if found.whole and self._nothing_known():
                     self._prove_infeasible()
                 elif math.isfinite(found.bound):
                     words = "all" if found.whole else "the most promising"
@@ -220,7 +220,7 @@ class _Search(IdealSearch):
         label = 8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours))
         room = min(POLICY.label_bytes, self.limits.memory) // label
         for width in widths:
-            if self._late() or self.tight() or self.infeasible:
+            if self._late() or self._done() or self.infeasible:
                 return
             labels = max(2, min(room, width * engine.ideals + 64))
             found = engine.search(self._worthwhile(), width, labels, self._keep_on(title))
@@ -231,7 +231,7 @@ class _Search(IdealSearch):
     def _bands(self, small: Reduced, most: int) -> None:
         """Plans along bands of at most ``most`` ideals; a band that gives no better plan is doubled."""
         band = 1
-        while not self._late() and not self.tight() and band < len(small.groups):
+        while not self._late() and not self._done() and band < len(small.groups):
             better = self._along(small, band, most)
             if better is None:
                 return
@@ -257,15 +257,23 @@ class _Search(IdealSearch):
         least = engine.bound(self._worthwhile(), self._keep_on("bound with nodes left out"))
         if least is None:
             return
-        if math.isinf(least) and self.best is None:
+        if math.isinf(least) and self._nothing_known():
             self._prove_infeasible()
             return
         self._lower(least, words, engine.rounding)
         self.statistics.tested += engine.steps
 
     def _worthwhile(self) -> float:
-        """The latency below which a plan counts as better than the best."""
-        return self.value * (1 - TIGHT / 10)
+        """The latency below which a plan counts as better than the best, its own or the incumbent."""
+        return min(self.value, self.limits.beaten) * (1 - TIGHT / 10)
+
+    def _nothing_known(self) -> bool:
+        """Whether all plans are looked for, since there is none yet."""
+        return self.best is None and math.isinf(self.limits.beaten)
+
+    def _done(self) -> bool:
+        """Whether the plan is proven to be the best, or none to be better than the incumbent."""
+        return self.tight() or self.bound >= self.limits.beaten
 
     def _late(self) -> bool:
         return self.left() < 0
@@ -288,7 +296,7 @@ class _Search(IdealSearch):
 
     def _lower(self, bound: float, reason: str, rounding: float = 0.0) -> None:
         """Raises the lower bound; ``rounding``: seconds that ``bound`` may be off, besides ``SLACK``."""
-        self.tell(min((bound - rounding) * (1 - SLACK), self.value), reason)
+        self.tell(min((bound - rounding) * (1 - SLACK), self.value, self.limits.beaten), reason)
 
     def _prove_infeasible(self, reason: str = "no sequence of pieces fits the memory of the accelerators") -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf

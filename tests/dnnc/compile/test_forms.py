@@ -20,7 +20,7 @@ from dnnc.compile.load import load_model
 from dnnc.compile.training import TrainingOptions
 from dnnc.machines.topology import load_topology
 from dnnc.report.plan import plan_headline
-from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
@@ -360,6 +360,26 @@ def test_one_sample_alone_has_the_best_of_stages_and_meshes(tmp_path: Path, memo
     assert found.value <= min(alone, *meshes) * 1.01
     assert found.bound <= min(alone, *meshes)
     assert found.value <= most * alone
+
+
+def test_one_sample_alone_on_devices_with_free_transfers_is_split_over_a_mesh(tmp_path: Path) -> None:
+    """Stages on single devices are not searched for it."""
+    machine = tmp_path / "free.toml"
+    types = '[types.t]\nrates = { f32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 TB/s"\nfree_transfers = true\n'
+    links = '[[links]]\nmesh = "d*"\nbandwidth = "1 GB/s"\n'
+    machine.write_text(f'version = 1\n{types}[[devices]]\nname = "d{{0..1}}"\ntype = "t"\n{links}')
+    plan = compiled(tmp_path, "zoo:mlp,hidden=256,batch=4", str(machine), objective="latency").plan
+    assert (plan.on_meshes, plan.status) == (True, "optimal")
+    assert plan.value == pytest.approx(plan.single / 2, rel=0.05)
+    with pytest.raises(UsageError, match="leave out --mesh none"):
+        compiled(tmp_path, "zoo:mlp,hidden=256,batch=4", str(machine), objective="latency", mesh="none")
+
+
+def test_one_sample_alone_over_several_hosts_is_no_slower_than_on_one_mesh(tmp_path: Path) -> None:
+    """The search in stages had used its time before it came to the mesh inside a host."""
+    model, machine = "zoo:bert-base,layers=4", "preset:4xt4x4"
+    one = value(tmp_path, model, machine, objective="latency", mesh="2x2")
+    assert value(tmp_path, model, machine, objective="latency") <= one * (1 + 1e-9)
 
 
 def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:

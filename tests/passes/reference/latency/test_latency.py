@@ -65,6 +65,24 @@ def test_a_choice_of_bytes_leaves_no_gap(seed: int, pieces: int, expected: float
     assert (found.status, found.value, found.bound) == ("optimal", expected, expected)
 
 
+@given(st.integers(0, 10**6), st.sampled_from(SHAPES), st.booleans(), st.sampled_from([0.5, 1.0, 1.0 + 1e-6, 1.5]))
+@settings(max_examples=40)
+def test_beside_an_incumbent_only_better_plans_are_looked_for(
+    seed: int, shape: tuple[int, int, int], programs: bool, times: float
+) -> None:
+    """Its plan is found where it is better; where it is not, the bound says that none is."""
+    problem = random_case(seed, shape, programs)
+    least = least_latency(problem)
+    beaten = times * least if 0 < least < math.inf else times
+    found = solve_latency(problem, replace(QUIET, beaten=beaten))
+    assert found.bound <= least
+    if least < beaten * (1 - 1e-9):
+        assert (found.status, found.value) == ("optimal", pytest.approx(least))
+    else:
+        assert found.bound >= min(beaten, least) * (1 - 1e-9)
+        assert found.status != "infeasible" or least == math.inf
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_more_nodes_and_accelerators_are_solved_to_the_end(seed: int) -> None:
     pieces, kinds, devices = SHAPES[seed % len(SHAPES)]
