@@ -34,7 +34,7 @@ from passes.costs.memory.liveness import SLOTS
 from passes.costs.op_time import is_head, may_fuse
 from passes.framework.base import PassContext
 from passes.graph.folding import folding
-from passes.graph.graph import Cut, cuts_of
+from passes.graph.graph import Cut, cuts_of, reads
 from passes.meshes.costs.bill import UNSUMMED
 from passes.meshes.costs.count import count
 from passes.meshes.costs.cross_mesh import Message, Party, message_bytes, messages, parties
@@ -132,7 +132,7 @@ class OnMeshes:
         made: dict[str, Placements] = {**dict.fromkeys(types, whole), **decided.kept, **decided.entering}
         read = Counter([value.name for value in func.results] + list(decided.leaving))
         for op in func.ops:
-            read.update(op.operands)
+            read.update([*op.operands, *_captured(op)])
         asked: dict[str, set[Placements]] = defaultdict(set)
         for name, lies in (*decided.leaving.items(), *decided.outputs.items()):
             asked[name].add(lies)
@@ -156,7 +156,7 @@ class OnMeshes:
             port = joined if rule is not None else -1
             seconds.append(work.seconds(op, op.id, of, chosen, [*operands, *results], port)[0])
             made.update((value.name, lies) for value, lies in zip(op.results, results, strict=True))
-            for name, lies in zip(op.operands, operands, strict=True):
+            for name, lies in (*zip(op.operands, operands, strict=True), *((name, whole) for name in _captured(op))):
                 asked[name].add(lies)
         for name in sorted(self.blocked & made.keys()):
             for lies in sorted(asked[name] - {made[name]}, key=str):
@@ -171,7 +171,7 @@ class OnMeshes:
         found = 0.0
         named = {mesh.name: mesh for mesh in self.module.of_type(Mesh)}
         mesh = named.get(self.plan.stages[part.index].mesh, Mesh("", (), part.mesh.devices))
-        for name in dict.fromkeys(name for op in part.func.ops for name in op.operands):
+        for name in dict.fromkeys(name for op in part.func.ops for name in reads(op)):
             type_ = self.module.resources[name].type if name in self.module.resources else None
             if type_ is not None:
                 sets = self.facts.served(part.index) if name in self.module.states else 1
@@ -299,6 +299,11 @@ def microbatch_seconds(facts: Facts) -> float | None:
         needed = {key for node, port in value.readers for key in kind.needs[problem.node(node).reads[port][taken[node]]]}
         seconds += [float(kind.weights[source, key]) for key in needed]
     return math.fsum(seconds)
+
+
+def _captured(op: Op) -> set[str]:
+    """What regions of an op read that is none of its operands: whole."""
+    return set(reads(op)) - set(op.operands)
 
 
 def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Placements], list[Placements], list[Strategy | None]]:

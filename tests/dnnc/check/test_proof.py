@@ -55,6 +55,18 @@ def test_builds_of_random_decisions_are_proven(seed: int, tmp_path: Path) -> Non
     assert report.proven, report.failures
 
 
+def test_an_output_that_is_a_weight_is_proven(tmp_path: Path) -> None:
+    """Its program calls it as a value, the stage as a weight: the runtime knows the name that both have."""
+    relu, ones = helper.make_node("Relu", ["x"], ["y"]), helper.make_tensor("ones", TensorProto.FLOAT, [2], [1.0, 1.0])
+    given, made = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    outputs = [made, helper.make_tensor_value_info("ones", TensorProto.FLOAT, [2])]
+    graph = helper.make_graph([relu], "g", [given], outputs, [ones])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
+    compile_model(CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-2,cores=2", tmp_path / "b"))
+    report = proof(tmp_path / "b")
+    assert report.proven, report.failures
+
+
 def test_a_stage_is_told_in_a_line(builds: Path) -> None:
     (stage,) = proof(build_of("megatron", builds)).stages
     assert str(stage) == "11 ops, 2 collectives, 8 weights: proven"

@@ -87,6 +87,24 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "training on a mesh": (WIDE, "preset:h100x4", (*TRAINING, "--mesh", "4")),
     "training in stages on meshes": (WIDE, "preset:h100x4", (*TRAINING, "--mesh", "2", "--stages", "2")),
 }
+CAPTURED = """
+module @captured {opset.onnx = 20} {
+  resource @w : tensor<64x64xf32> = random(normal, seed = 1)
+  resource @v : tensor<64x64xf32> = random(normal, seed = 2)
+  func @main(%x : tensor<8x64xf32>, %c : tensor<bool>) -> (%y : tensor<8x64xf32>) {
+    %z = onnx.If(%c) : tensor<8x64xf32>
+      region then_branch() {
+        %a = onnx.MatMul(%x, @w) : tensor<8x64xf32>
+        yield %a
+      }
+      region else_branch() {
+        %b = onnx.Relu(%x) : tensor<8x64xf32>
+        yield %b
+      }
+    %y = onnx.MatMul(%z, @v) : tensor<8x64xf32>
+  }
+}
+"""
 COUNTED = CASES.keys() - {"gpipe", "training in stages on meshes"}
 
 
@@ -238,6 +256,14 @@ def test_the_workspace_of_a_device_beside_a_mesh_is_counted() -> None:
     lying = facts_of(module.replace(facts.plan, replace(facts.plan, stages=stages)), "plan.ir")
     wanted = f"stage {single.index}: workspace are {single.workspace - 4} bytes, counted {single.workspace}"
     assert verified(lying, plan_to_json(lying.whole)).violations == [wanted]
+
+
+def test_weights_that_a_branch_captures_are_counted_on_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "captured.ir").write_text(CAPTURED)
+    out = tmp_path / "plan"
+    options = ("--mesh", "2", "--stages", "2", "--plan-only", "-q", "-o", str(out))
+    assert main(["compile", str(tmp_path / "captured.ir"), "-t", "preset:cpu-4,cores=4", *options]) == 0
+    assert main(["verify-plan", str(out)]) == 0, capsys.readouterr()
 
 
 def test_consistent_lies_are_found(staged: Path, tmp_path: Path) -> None:
