@@ -134,7 +134,11 @@ def as_scheduled(plan: Plan, schedule: Schedule, module: Module) -> Plan:
     once = len(devices) == len(plan.stages) and all(len(stages) == 1 for stages in stage_members(module.entry))
     if once and len({device.type for device in topology.devices}) == 1 and not plan.on_meshes:
         bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
-    return assessed(replace(plan, flush=not schedule.periodic), module.entry, schedule.period, min(bound, schedule.period))
+    certificate = dict(plan.certificate)
+    if "kinds" in certificate:
+        certificate["kinds"] += f" (of steps in the order {DEFAULT})"
+    plan = replace(plan, flush=not schedule.periodic, certificate=tuple(sorted(certificate.items())))
+    return assessed(plan, module.entry, schedule.period, min(bound, schedule.period))
 
 
 def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:
