@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import FORWARD, PHASES, UPDATE, Cost, ShardRule, StageSet, phase_of
 from ir.core.module import Func, Module, Plan
 from ir.core.names import ABSENT
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Location, Op, Region, Value
 from ir.core.types import type_bytes
 from ir.ops.opdefs import RESHARD
 from ir.ops.rows import gradient_order
@@ -137,21 +137,31 @@ def _captured(region: Region) -> Iterable[str]:
     yield from (name for name in region.results if name not in local and name != ABSENT)
 
 
-def renamed(ops: Iterable[Op], names: dict[str, str]) -> tuple[Op, ...]:
-    """``ops`` with names replaced where they are read and where they are defined, in regions too."""
-    return tuple(_renamed(op, names) for op in ops)
+def renamed(ops: Iterable[Op], names: Mapping[str, str]) -> tuple[Op, ...]:
+    """``ops`` with names replaced where they are read and where they are assigned, in regions too."""
+    return tuple([rebuild(op, names) for op in ops])
 
 
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    operands = tuple(names.get(name, name) for name in op.operands)
-    results = tuple(Value(names[v.name], v.type) if v.name in names else v for v in op.results)
-    regions = tuple(
-        (key, Region(region.args, renamed(region.ops, names), tuple(names.get(name, name) for name in region.results)))
-        for key, region in op.regions
-    )
-    if operands == op.operands and results == op.results and regions == op.regions:
+def rebuild(op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None) -> Op:
+    """``op`` with every name replaced that ``names`` has, read or assigned, and its locations by the next of ``places``; itself
+    where that changes nothing."""
+    location = op.location if places is None else next(places)
+    operands = tuple([names.get(name, name) for name in op.operands])
+    results = _rename(op.results, names)
+    regions = tuple([(key, _rebuild_region(region, names, places)) for key, region in op.regions]) if op.regions else ()
+    if operands == op.operands and results == op.results and regions == op.regions and location == op.location:
         return op
-    return replace(op, operands=operands, results=results, regions=regions)
+    return replace(op, operands=operands, results=results, regions=regions, location=location)
+
+
+def _rebuild_region(region: Region, names: Mapping[str, str], places: Iterator[Location] | None) -> Region:
+    args = _rename(region.args, names)
+    ops = tuple([rebuild(op, names, places) for op in region.ops])
+    return Region(args, ops, tuple([names.get(name, name) for name in region.results]))
+
+
+def _rename(values: tuple[Value, ...], names: Mapping[str, str]) -> tuple[Value, ...]:
+    return tuple([Value(names[value.name], value.type) if value.name in names else value for value in values])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 from.
 
 Everything of an op but its names and locations is its *shape*. Two ops of one shape differ by these lists alone, so that
-``rebuild(op, ...)`` with the lists of another op of its shape gives that op. That is all that folding takes from a copy and
-that expanding puts back.
+``graph.rebuild(op, ...)`` with the lists of another op of its shape gives that op. That is all that folding takes from a copy
+and that expanding puts back.
 
 The order: *reads* are the operands (absent ones too), then, for each region, what its ops read from outside the op in the
 order of the text, then what it yields from outside; *assigned* are the results that are not dropped, then, for each region, its
@@ -12,10 +12,9 @@ arguments and what its ops assign; *locations* are the op's, then those of the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
-from ir.core.ops import Location, Op, Region, Value, all_ops, all_values
+from ir.core.ops import Location, Op, Region, all_ops, all_values
 
 
 def reads(op: Op) -> tuple[str, ...]:
@@ -46,26 +45,3 @@ def assigned(ops: Iterable[Op]) -> Iterator[str]:
 def locations(ops: Iterable[Op]) -> Iterator[Location]:
     """Where ``ops`` came from, those in their regions included."""
     return (op.location for op in all_ops(ops))
-
-
-def rebuild(op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None) -> Op:
-    """``op`` with every name replaced that ``names`` has, read or assigned, and its locations by the next of ``places``."""
-    location = op.location if places is None else next(places)
-    regions = tuple((key, _rebuild_region(region, names, places)) for key, region in op.regions)
-    return replace(
-        op,
-        operands=tuple([names.get(name, name) for name in op.operands]),
-        results=_renamed(op.results, names),
-        regions=regions,
-        location=location,
-    )
-
-
-def _rebuild_region(region: Region, names: Mapping[str, str], places: Iterator[Location] | None) -> Region:
-    args = _renamed(region.args, names)
-    ops = tuple(rebuild(op, names, places) for op in region.ops)
-    return Region(args, ops, tuple(names.get(name, name) for name in region.results))
-
-
-def _renamed(values: tuple[Value, ...], names: Mapping[str, str]) -> tuple[Value, ...]:
-    return tuple([Value(names.get(value.name, value.name), value.type) for value in values])

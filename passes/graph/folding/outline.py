@@ -19,11 +19,11 @@ from ir.core.ops import Op, Value
 from ir.ops.opdefs import RESHARD
 from ir.text.renaming import renaming
 from passes.graph.folding import marks
-from passes.graph.folding.names import assigned, locations, rebuild
+from passes.graph.folding.names import assigned, locations
 from passes.graph.folding.search import Item
 from passes.graph.folding.structure import Copy, Folding
 from passes.graph.folding.variants import variants
-from passes.graph.graph import total_cost
+from passes.graph.graph import rebuild, total_cost
 
 
 def outline(

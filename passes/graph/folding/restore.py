@@ -19,8 +19,9 @@ from ir.system.collector import collector_paused
 from ir.text.renaming import Renaming
 from passes.graph.faults import CallMisfit, CallsItself, LostOrder, NamesClash, ResultMisnamed, TooManyOps
 from passes.graph.folding import marks
-from passes.graph.folding.names import assigned, locations, rebuild
+from passes.graph.folding.names import assigned, locations
 from passes.graph.folding.taken import takes, with_ops
+from passes.graph.graph import rebuild
 
 P = TypeVar("P", Func, Stage)
 MOST_OPS = 20_000_000

@@ -165,7 +165,8 @@ def shuffled(module: Module, rng: random.Random) -> Module:
 
 def renamed(module: Module, rng: random.Random) -> Module:
     """Every value and resource of a module of one function under another name, resources in another order."""
-    from passes.graph.folding.names import assigned, rebuild
+    from passes.graph.folding.names import assigned
+    from passes.graph.graph import rebuild
 
     func = module.entry
     names = [value.name for value in func.args] + list(assigned(func.ops)) + [r.name for r in module.of_type(Resource)]

@@ -134,7 +134,8 @@ def repeated(module: Module, func: Func, times: int) -> Module:
     """The module with the ops of ``func`` ``times`` over, each time under other names."""
     from dataclasses import replace
 
-    from passes.graph.folding.names import assigned, rebuild
+    from passes.graph.folding.names import assigned
+    from passes.graph.graph import rebuild
 
     ops = []
     for time in range(times):
