@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from ir.core.facets import INPUT_GRADIENT, UPDATE, ShardRule, StageSet
 from ir.core.names import unique
-from ir.core.ops import Op, Value
+from ir.core.ops import Op, Value, all_ops, all_values
 from ir.ops.operators import RANDOM, has
 from passes.differentiate.site import Added, Program
-from passes.graph.graph import reads, renamed
+from passes.graph.graph import reads, rebuild
 from passes.meshes.reshard_ops import bare_value
 
 
@@ -47,13 +47,16 @@ def _copies(
     again = []
     for op in reversed(own):
         made = {value.name for value in op.results}
-        if made & (needed - crossing) and op.results and not has(op, RANDOM):
+        if made & (needed - crossing) and op.results and not any(has(inner, RANDOM) for inner in all_ops((op,))):
             needed |= set(reads(op))
             again.append(op)
     names: dict[str, str] = {}
     found = []
     for op in reversed(again):
-        here = renamed((op,), {name: new for name, new in names.items() if name in reads(op)})[0]
+        called = {name: names[name] for name in reads(op) if name in names}
+        inner = [value.name for value in all_values((op,))][len(op.results) :]
+        called |= {name: unique(f"{name}.again", program.taken) for name in inner if name}
+        here = rebuild(op, called)
         results = []
         for value in op.results:
             name = value.name
