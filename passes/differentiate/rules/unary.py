@@ -136,24 +136,10 @@ def elu(site: Site) -> Gradients:
     return [site.where(positive, given, site.mul(given, site.add(result, site.op.get("alpha", 1.0))))]
 
 
-def _between(site: Site, low: float | str | None, high: float | str | None, *, closed: bool) -> str | None:
-    """Where the operand lies between two limits; None without limits."""
-    value, condition = site.operand(0), None
-    for name, limit in (("Less" if closed else "Greater", low), ("Greater" if closed else "Less", high)):
-        if limit is None:
-            continue
-        truth = site.compare(name, value, limit)
-        truth = site.unary("Not", truth) if closed else truth
-        condition = truth if condition is None else site.compare("And", condition, truth)
-    return condition
-
-
 def hard_sigmoid(site: Site) -> Gradients:
     """Slope ``alpha`` where the result lies strictly between 0 and 1."""
-    alpha, beta = site.op.get("alpha", 0.2), site.op.get("beta", 0.5)
-    inside = _between(site, -beta / alpha, (1.0 - beta) / alpha, closed=False)
-    assert inside is not None
-    return [site.where(inside, site.mul(site.given, alpha), 0.0)]
+    inside = site.compare("And", site.compare("Greater", site.result(), 0.0), site.compare("Less", site.result(), 1.0))
+    return [site.where(inside, site.mul(site.given, site.op.get("alpha", 0.2)), 0.0)]
 
 
 def hard_swish(site: Site) -> Gradients:
@@ -162,6 +148,16 @@ def hard_swish(site: Site) -> Gradients:
     slope = site.add(site.mul(value, 1.0 / 3.0), 0.5)
     inner = site.where(site.compare("Greater", value, 3.0), given, site.mul(given, slope))
     return [site.where(site.compare("Less", value, -3.0), 0.0, inner)]
+
+
+def _within(site: Site, low: float | str | None, high: float | str | None) -> str | None:
+    """Where the operand is not beyond either of two limits; None without limits."""
+    condition = None
+    for name, limit in (("Less", low), ("Greater", high)):
+        if limit is not None:
+            truth = site.unary("Not", site.compare(name, site.operand(0), limit))
+            condition = truth if condition is None else site.compare("And", condition, truth)
+    return condition
 
 
 def clip(site: Site) -> Gradients:
@@ -173,7 +169,7 @@ def clip(site: Site) -> Gradients:
             limits[number - 1] = site.operand(number)
     gradients: list[str | None] = [None, None, None]
     if site.wants(0):
-        inside = _between(site, limits[0], limits[1], closed=True)
+        inside = _within(site, *limits)
         gradients[0] = given if inside is None else site.where(inside, given, 0.0)
     for number, name in ((1, "Less"), (2, "Greater")):
         if site.wants(number):

@@ -356,7 +356,7 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "Gelu": (T + 4, T + 8, "in"),  # x/2 (1 + erf(x / sqrt 2))
     "Greater": (1, 0, ""),
     "GreaterOrEqual": (1, 0, ""),
-    "HardSigmoid": (4, 2, "in"),
+    "HardSigmoid": (4, 2, "out"),
     "HardSwish": (5, 4, "in"),
     "IsInf": (1, 0, ""),
     "IsNaN": (1, 0, ""),

@@ -59,6 +59,13 @@ def test_linear_units_of_either_sign(name: str, sign: int) -> None:
     check(Case(name, operand, fields={"alpha": 0.75 * sign}), tolerance=2e-4)
 
 
+@pytest.mark.parametrize("alpha", [0.25, 0.0, -0.25])
+def test_hard_sigmoid_of_either_slope(alpha: float) -> None:
+    """It falls where ``alpha`` is negative, and has no limits where it is 0."""
+    operand = {0: distinct(np.random.default_rng(3), (2, 5), -4, 4)}
+    check(Case("HardSigmoid", operand, fields={"alpha": alpha}), tolerance=2e-4)
+
+
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
 
 
