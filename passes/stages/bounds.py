@@ -5,18 +5,6 @@ with load at most T carries weight at most l_d T, whatever it sends or receives.
 used); and after using a set of devices an ideal I is possible only if w(I) <= T times their prices and w(V - I) <= T times
 those of the devices left. With the prices that maximise w(V) subject to sum_d l_d count_d = 1 this is the
 linear-programming bound of fractional load balancing (its dual). Any prices are valid; better ones only prune more.
-
-*Transfers that cannot be avoided* (``comm`` is ``sum``) add to w(V), each tensor at its cheapest c_h = min over d of l_d
-transfer[d, h]. Write m for the most weight that a device takes at T.
-
-- A tensor with several readers: these lie in at least n = ceil(their weight / m) stages, of which all but the maker's
-  receive it, and if n > 1 the maker's sends it: n c_h.
-- A node that makes one tensor for one reader hangs on that reader; such nodes form trees. A branch at the root of a tree is
-  wholly in the root's stage, or some tensor of it is sent and received: twice the cheapest c of the branch. The
-  branches of one root that share its stage weigh at most m less the root, so the least that is paid is a fractional knapsack.
-
-No tensor is of both kinds, and branches share none. What must be paid falls as T rises, so a bisection finds a T at which
-the devices have too little: the largest load is above it.
 """
 
 from __future__ import annotations
@@ -224,78 +212,4 @@ def cut_bound(problem: Problem, price: Floats) -> tuple[float, str]:
 
 def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best bound on the throughput, and how it was reached, as text."""
-    simple, reason = max(lower_bound(problem, price), cut_bound(problem, price), key=lambda found: found[0])
-    dearer = transfer_bound(problem, price)
-    if dearer > simple * (1 + 2 * SLACK):
-        return dearer, "load balance: all compute and the transfers that cannot be avoided, spread evenly"
-    return simple, reason
-
-
-def transfer_bound(problem: Problem, price: Floats) -> float:
-    """The bound with the transfers that cannot be avoided; that of load balance where there are none, or ``comm`` is not
-    ``sum``."""
-    weight = node_weights(problem, price)
-    capacity, _ = _capacity(problem, price)
-    if capacity <= 0 or not problem.size:
-        return 0.0
-    low = float(weight.sum()) / capacity
-    if problem.comm != "sum" or not len(problem.consumers):
-        return low
-    cost = (price[:, None] * problem.transfer).min(axis=0)
-    shared = [h for h, readers in enumerate(problem.consumers) if len(readers) > 1]
-    shared_cost = cost[shared]
-    weights = weight.tolist()
-    shared_weight = np.array([math.fsum(weights[v] for v in problem.consumers[h]) for h in shared])
-    trees = _trees(problem, weight, cost)
-    most = float(price.max()) * (1 + SLACK)
-
-    def needed(trial: float) -> float:
-        stages = np.maximum(np.ceil(shared_weight / (most * trial) * (1 - SLACK)), 1.0)
-        paid = float((shared_cost * np.where(stages > 1, stages, 0.0)).sum())
-        for root, sizes, costs in trees:
-            paid += 2 * (float(costs.sum()) - _kept(sizes, costs, most * trial - root))
-        return (float(weight.sum()) + paid) / capacity
-
-    high = needed(low) if low > 0 else 0.0
-    if high <= low:
-        return low
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if needed(middle) > middle else (low, middle)
-    return low * (1 - SLACK)
-
-
-def _trees(problem: Problem, weight: Floats, cost: Floats) -> list[tuple[float, Floats, Floats]]:
-    """Of each root: its weight, and weight and cheapest tensor of each branch, those that pay most for their weight first."""
-    makers, costs = problem.producer.tolist(), cost.tolist()
-    made = np.bincount(problem.producer, minlength=problem.size).tolist()
-    only = {u: h for h, u in enumerate(makers) if made[u] == 1 and len(problem.consumers[h]) == 1}
-    size, cheapest = weight.tolist(), [math.inf] * problem.size
-    branches: dict[int, list[tuple[float, float]]] = {}
-    for v, h in sorted(only.items()):  # what hangs on v comes before it
-        reader = problem.consumers[h][0]
-        least = cheapest[v] = min(cheapest[v], costs[h])
-        if reader in only:
-            size[reader] += size[v]
-            cheapest[reader] = min(cheapest[reader], least)
-        elif least > 0:
-            branches.setdefault(reader, []).append((size[v], least))
-    found = []
-    for root, hanging in branches.items():
-        hanging.sort(key=lambda branch: (branch[0] / branch[1], branch))
-        sizes, paid = (np.array(column) for column in zip(*hanging, strict=True))
-        found.append((float(weight[root]), sizes, paid))
-    return found
-
-
-def _kept(sizes: Floats, costs: Floats, room: float) -> float:
-    """The most cost that fits into ``room``, the last item in part; items are sorted by cost over size."""
-    if room <= 0:
-        return float(costs[sizes <= 0].sum())
-    filled = np.cumsum(sizes)
-    whole = int(np.searchsorted(filled, room, side="right"))
-    kept = float(costs[:whole].sum())
-    if whole < len(sizes):
-        before = float(filled[whole - 1]) if whole else 0.0
-        kept += float(costs[whole]) * (room - before) / float(sizes[whole])
-    return kept
+    return max(lower_bound(problem, price), cut_bound(problem, price), key=lambda found: found[0])

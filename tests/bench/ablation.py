@@ -31,7 +31,6 @@ What it said (4 to 6 s a search unless told, two shared cores, gaps with the pha
     stream      cuts of stages           T5 1.6 % 5.6 %, series-parallel 1.5 % 2.7 %
     stream      split by nodes           series-parallel 1.5 % 2.1 %
     training    windows with transfers   encoder-decoder two kinds 16 % 114 %
-    stream      unavoidable transfers    none of 17; the bound of a contracted problem and of splits of any kind stands on them
     pipedream   rising trials            Inception on 16 machines in 0.29 s 0.65 s
     both        thin order           NASNet 16 13.0 % 15.5 %
     both        late order           none of 13 small ones in 3 s, nor of T5, NASNet 16, experts on two kinds, trained or not,
@@ -111,7 +110,6 @@ from passes.reference.latency import reduce as latency_reduce
 from passes.reference.latency import solver as latency
 from passes.reference.pipedream import solver as pipedream
 from passes.solvers.work import within
-from passes.stages import bounds
 from passes.stages.colocation import colocation
 from passes.stages.from_ir import problem_of
 from passes.stages.lattice import states, tables
@@ -353,7 +351,6 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "linked branches": (("stream", "training"), ((symmetry._View, "_links", lambda self, rows, colour: {}),)),
     "bytes charged in cuts": (("stream", "training"), ((interval_bounds, "POLICY", replace(POLICY, charge=0.0)),)),
     "intervals": (("stream", "training"), ((search.IntervalBounds, "run", nothing),)),
-    "unavoidable transfers": (("stream",), ((bounds, "transfer_bound", lambda problem, price: 0.0),)),
     "nodes that give way": (("stream", "training"), (efforts(lambda effort: not effort[0]),)),
     "few ideals first": (("stream", "training"), (efforts(lambda effort: effort[1] == max(POLICY.efforts)[1]),)),
     "windows with transfers": (SHARED, ((tables.Tables, "_support", unpriced),)),

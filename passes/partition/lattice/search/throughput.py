@@ -1,8 +1,8 @@
 """Throughput: the least possible largest load, exact whenever the lattice of ideals can be walked within the budget.
 
-The objective as the shared search wants it (``search``): its lower bounds are those of load balance, largest node and transfers
-that cannot be avoided (``bounds``); its programme is that of ``dp``. Of the optimal plans it keeps one with the least sum of
-transfers: on real links a tensor sent to two stages is sent twice, and what nobody needs to move cannot be late.
+The objective as the shared search wants it (``search``): its lower bounds are those of load balance, largest node and cuts
+(``bounds``); its programme is that of ``dp``. Of the optimal plans it keeps one with the least sum of transfers: on real links
+a tensor sent to two stages is sent twice, and what nobody needs to move cannot be late.
 """
 
 from __future__ import annotations
