@@ -1,4 +1,4 @@
-"""Sharded stages as SPMD programs: one ``stage`` for all members of a mesh, each reshard as the collectives that it is.
+"""Stages as SPMD programs: one ``stage`` for all members of a mesh, each reshard as the collectives that it is.
 
 Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh, beside those of ``passes.programs.lower``:
 
@@ -15,7 +15,7 @@ Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh
 5. Channels of collectives are numbered behind those between stages, in the order of stages and of ops, so the members of a
    group agree on their order.
 
-Every stage of a sharded module is lowered here; one on a single device is on a mesh without axes.
+A stage on a single device is on a mesh without axes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ir.ops.opdefs import RESHARD, RESHARD_STEPS, is_collective
 from ir.ops.optimizers import OPTIMIZERS
 from passes.costs.network import network
 from passes.graph.faults import NoTopology
-from passes.graph.graph import Cut, describe, origins, reads, renamed, stage_members
+from passes.graph.graph import Cut, describe, is_sharded, origins, reads, renamed, stage_members
 from passes.meshes.decided import decided
 from passes.meshes.layouts import Step, Ways, split
 from passes.meshes.mesh import DeviceMesh, mesh_over
@@ -45,25 +45,28 @@ from passes.programs.lower.buckets import in_buckets
 from passes.programs.lower.faults import NoReshard
 
 
-def lower_sharded(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
-    """The programs of a sharded module's stages, on the devices of their meshes; ``cuts`` are ``cuts_of`` its entry. Raises
-    InvalidInput where the decisions do not fit together (``decided``)."""
-    topology = module.first(Topology)
-    if topology is None:
-        raise InvalidInput(NoTopology(), where=module.name)
-    found = decided(module)
+def lower_stages(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
+    """The programs of a module's stages, on the devices of their meshes; ``cuts`` are ``cuts_of`` its entry. Raises
+    InvalidInput where the decisions of a sharded module do not fit together (``decided``)."""
     members = stage_members(module.entry)
-    net = network(topology)
+    meshes: Sequence[Mesh] = [Mesh("", (), ())] * (1 + max(map(max, members), default=0))
+    ways = [Ways(DeviceMesh(()), False)] * len(meshes)
+    if is_sharded(module):
+        topology = module.first(Topology)
+        if topology is None:
+            raise InvalidInput(NoTopology(), where=module.name)
+        found, net = decided(module), network(topology)
+        meshes = found.meshes
+        ways = [Ways(mesh_over(topology, net, mesh) if mesh.axes else DeviceMesh(()), found.uneven) for mesh in meshes]
     names = defined(module.entry.ops) | {arg.name for arg in module.entry.args}
     channel = len(cuts)
     stages = []
-    for index, mesh in enumerate(found.meshes):
+    for index, mesh in enumerate(meshes):
         own = [op for op, held in zip(module.entry.ops, members, strict=True) if index in held]
         first = {
             value.name for op, held in zip(module.entry.ops, members, strict=True) for value in op.results if held[0] == index
         }
-        devices = mesh_over(topology, net, mesh) if mesh.axes else DeviceMesh(())
-        stage = _Stage(module, members, index, mesh, Ways(devices, found.uneven), channel, set(names)).program(own, first, cuts)
+        stage = _Stage(module, members, index, mesh, ways[index], channel, set(names)).program(own, first, cuts)
         channel += collectives_in(stage.ops)
         stages.append(stage)
     return tuple(stages)
