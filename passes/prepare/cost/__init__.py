@@ -2,7 +2,7 @@
 
 Writes a ``Cost`` facet on every op of every function, regions included. A formula per operator (``contractions.py``,
 ``pointwise.py``, ``microsoft.py``, ``backward.py``; conventions in ``facts.py``) gives flops and the parts of training; an
-operator without one is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
+operator without one is counted by its bytes, ``kind = default``, and counted in the statistics: no op is silently free.
 
 An op with regions carries what is inside, each op as often as it ran on given inputs (``Measured``). Where nothing was run,
 ``If`` carries its dearer branch, part by part, ``Loop`` and ``Scan`` their body times the trips where types tell them (a Loop's
@@ -16,13 +16,14 @@ element after the other.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Cost, Measured, OptimizerState
-from ir.core.module import Func, Inline, Module, Resource, Splat
+from ir.core.module import Func, Module
 from ir.core.ops import Op, all_ops
 from ir.core.ranges import COUNTED
 from ir.core.types import DType, TensorType, Type
@@ -88,58 +89,17 @@ class CostPass(Pass):
         if context.profile is not None:
             result, origins = with_profile(result, context.profile)
             context.count(self.name, **{f"profile {name}": str(found) for name, found in origins.items()})
-        found = coverage(result)
+        ops = sum(1 for _ in _all_ops(result))
+        plain = Counter(op.name for op in _all_ops(result) if op.facet(Cost, Cost()).kind == "default")
         context.count(
             self.name,
-            ops=found.ops,
-            by_formula=found.ops - found.by_default,
-            by_default=found.by_default,
-            default_ops=", ".join(f"{row.name} x{row.ops}" for row in found.rows if row.by_default),
+            ops=ops,
+            by_formula=ops - plain.total(),
+            by_default=plain.total(),
+            default_ops=", ".join(f"{name} x{count}" for name, count in sorted(plain.items())),
             flops=sum(op.facet(Cost, Cost()).flops for op in result.entry.ops),
         )
         return result
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageRow:
-    """One operator: how many ops, how many of them counted by bytes only, the flops of all."""
-
-    name: str
-    ops: int
-    by_default: int
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Which ops have a formula, sorted by name."""
-
-    rows: tuple[CoverageRow, ...]
-
-    @property
-    def ops(self) -> int:
-        return sum(row.ops for row in self.rows)
-
-    @property
-    def by_default(self) -> int:
-        return sum(row.by_default for row in self.rows)
-
-    @property
-    def fraction(self) -> float:
-        """Part of the ops counted by a formula; 1 for no op at all."""
-        return 1 - self.by_default / self.ops if self.ops else 1.0
-
-
-def coverage(module: Module) -> Coverage:
-    """How the ops of ``module``, regions included, were counted. An op without a ``Cost`` counts as one without a formula."""
-    rows: dict[str, list[int]] = {}
-    for op in _all_ops(module):
-        cost = op.facet(Cost, Cost())
-        row = rows.setdefault(op.name, [0, 0, 0])
-        row[0] += 1
-        row[1] += cost.kind == "default"
-        row[2] += cost.flops
-    return Coverage(tuple(CoverageRow(name, *rows[name]) for name in sorted(rows)))
 
 
 def _all_ops(module: Module) -> Iterator[Op]:
@@ -285,8 +245,9 @@ class _Coster:
                     dim = type_.shape[axes[0]]
                     return dim if isinstance(dim, int) else 1
         if op.name == "onnx.Loop" and op.operands and op.operands[0].startswith("@"):
-            limit = _scalar(self.program.resources.get(op.operands[0]))
-            return limit if limit is not None and 0 <= limit < _MAX_TRIPS else 1
+            resource = self.program.resources.get(op.operands[0])
+            limit = resource_numbers(resource) if resource is not None else None
+            return int(limit[0]) if limit and len(limit) == 1 and 0 <= limit[0] < _MAX_TRIPS else 1
         return 1
 
 
@@ -320,19 +281,6 @@ def _cost(facts: OpFacts, work: Work) -> Cost:
     if facts.learns is not None and not any(facts.learns):
         return Cost(work.flops, read, write, weight, kind=work.kind, scalar=work.scalar)
     return Cost(work.flops, read, write, weight, work.input_grad, work.weight_grad, work.saved, work.kind, work.scalar)
-
-
-def _scalar(resource: Resource | None) -> int | None:
-    """The value of an integer constant of one element."""
-    if resource is None or not isinstance(resource.type, TensorType) or resource.type.elements != 1:
-        return None
-    if not resource.type.dtype.is_integer or resource.type.dtype.bits < 8:
-        return None
-    if isinstance(resource.data, Splat):
-        return int(resource.data.value)
-    if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes):
-        return int.from_bytes(resource.data.data, "little", signed=resource.type.dtype.value[0] == "i")
-    return None
 
 
 @dataclass(slots=True)
@@ -395,4 +343,4 @@ class _Sizes:
             context.sink.warn(UnknownSizes(found.text, reason, self.unknown, hint), where=found.unknown[0])
 
 
-__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "coverage"]
+__all__ = ["FORMULAS", "CostPass"]
