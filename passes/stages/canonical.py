@@ -30,7 +30,7 @@ MOST_WORK = 20_000_000
 def canonical_order(
     problem: Problem, columns: Sequence[Sequence[float]] = (), nets: Sequence[Sequence[int]] = ()
 ) -> tuple[int, ...]:
-    """A topological order, every node as late as its first reader allows. ``ideals.permuted`` renumbers the problem by it.
+    """A topological order, every node as late as its first reader allows. ``reduce.permuted`` renumbers the problem by it.
 
     ``columns``: what else tells nodes apart, a number of each; ``nets``: sets of nodes that belong together."""
     depth, height, before = _levels(problem)

@@ -25,6 +25,7 @@ from passes.costs.network import Network
 from passes.costs.op_time import body_seconds, chain_heads, fuses
 from passes.stages.from_ir import problem_of
 from passes.stages.problem import Problem
+from passes.stages.reduce import permuted
 
 
 def streamed_problem_of(module: Module, topology: Topology, net: Network) -> Problem:
@@ -82,16 +83,7 @@ def without_borders(problem: Problem) -> Problem:
     for h in problem.borders:
         seconds[:, problem.producer[h]] += problem.transfer[:, h]
         seconds[:, problem.consumers[h][0]] -= problem.transfer[:, h]
-    kept = sorted(set(range(len(problem.consumers))) - set(problem.borders))
-    place = {h: i for i, h in enumerate(kept)}
-    return replace(
-        problem,
-        seconds=np.maximum(seconds, 0.0),
-        producer=problem.producer[kept],
-        consumers=tuple(problem.consumers[h] for h in kept),
-        transfer=np.ascontiguousarray(problem.transfer[:, kept]),
-        tensor_bytes=problem.tensor_bytes[kept],
-        tensor_names=tuple(problem.tensor_names[h] for h in kept),
-        forced=tuple(place[h] for h in problem.forced),
-        borders=(),
-    )
+    borders = set(problem.borders)
+    consumers = tuple(() if h in borders else readers for h, readers in enumerate(problem.consumers))
+    seconds = np.maximum(seconds, 0.0)  # rounding
+    return permuted(replace(problem, seconds=seconds, consumers=consumers, borders=()), range(problem.size))

@@ -224,43 +224,6 @@ def precedence(names: Sequence[str], kinds: int, after: Sequence[Iterable[int]])
     }
 
 
-def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
-    """The problem of ``nodes`` (ascending) alone: what joins them to others is left out, and so are demands on the plan."""
-    place = {v: i for i, v in enumerate(nodes)}
-    chosen = list(nodes)
-    readers = [tuple(place[v] for v in found if v in place) for found in problem.consumers]
-    kept = [h for h, maker in enumerate(problem.producer.tolist()) if maker in place and readers[h]]
-    weights = [(w, tuple(place[v] for v in found if v in place)) for w, found in enumerate(problem.weight_readers)]
-    held = [(w, found) for w, found in weights if found]
-    joins = problem.joins
-    if joins is not None:
-        pins = [tuple(place[v] for v in found if v in place) for found in joins.pins]
-        nets = [h for h, found in enumerate(pins) if len(found) > 1]
-        joins = Joins(
-            tuple(pins[h] for h in nets),
-            np.ascontiguousarray(joins.transfer[:, nets]),
-            joins.side[nets],
-            np.ascontiguousarray(joins.seconds[:, :, chosen]),
-        )
-    return replace(
-        problem,
-        names=tuple(problem.names[v] for v in nodes),
-        seconds=np.ascontiguousarray(problem.seconds[:, chosen]),
-        producer=np.array([place[int(problem.producer[h])] for h in kept], np.int64),
-        consumers=tuple(readers[h] for h in kept),
-        transfer=np.ascontiguousarray(problem.transfer[:, kept]),
-        tensor_bytes=problem.tensor_bytes[kept],
-        tensor_names=tuple(problem.tensor_names[h] for h in kept),
-        live=problem.live[chosen],
-        weight_bytes=problem.weight_bytes[[w for w, _ in held]],
-        weight_readers=tuple(found for _, found in held),
-        forced=(),
-        stages=None,
-        joins=joins,
-        borders=(),
-    )
-
-
 def within(problem: Problem, value: float) -> Problem:
     """The problem for plans of load at most ``value``, which keep their loads: a node that takes over ``FAR`` times as long on
     a kind cannot run there, a transfer that does costs no more than that. Beside such numbers (a workload may say 1e30 where

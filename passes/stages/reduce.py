@@ -28,6 +28,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -242,27 +243,30 @@ def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
 
 
 def _labels(size: int, groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:
-    """The group of each node; where each group begins in the last, all members."""
+    """The group of each node, -1 where it is in none; where each group begins in the last, all members."""
     pointers, members = csr(groups)
-    label = np.zeros(size, np.int64)
+    label = np.full(size, -1, np.int64)
     label[members] = np.repeat(np.arange(len(groups)), np.diff(pointers))
     return label, pointers[:-1], members
 
 
 def quotient(problem: Problem, groups: Groups) -> Problem:
-    """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them)."""
+    """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them). Nodes in no group are left out,
+    and what joins the others to them."""
     if groups == tuple((v,) for v in range(problem.size)) and all(problem.consumers):
         return problem
     count = max(len(groups), 1)
     label, starts, members = _labels(problem.size, groups)
     _, reader, tensor = problem.reading
     maker, read = label[problem.producer], label[reader]
-    outside = read != maker[tensor]
+    outside = (read != maker[tensor]) & (read >= 0) & (maker[tensor] >= 0)
     pairs = distinct((tensor * count + read)[outside])
     readers = rows_of(pairs // count, pairs % count, len(maker))
     kept = [h for h, row in enumerate(readers) if row or h in problem.forced]
     position = {h: i for i, h in enumerate(kept)}
     place = label.tolist()
+    holders = [_groups_of(nodes, place) for nodes in problem.weight_readers]
+    held = [w for w, row in enumerate(holders) if row]
     return Problem(
         names=tuple(problem.names[nodes[0]] for nodes in groups),
         kinds=problem.kinds,
@@ -273,11 +277,8 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
         tensor_bytes=problem.tensor_bytes[kept],
         tensor_names=tuple(problem.tensor_names[h] for h in kept),
         live=np.maximum.reduceat(problem.live[members], starts) if len(members) else problem.live,
-        weight_bytes=problem.weight_bytes,
-        weight_readers=tuple(
-            (place[nodes[0]],) if len(nodes) == 1 else tuple(sorted({place[v] for v in nodes}))
-            for nodes in problem.weight_readers
-        ),
+        weight_bytes=problem.weight_bytes[held],
+        weight_readers=tuple(holders[w] for w in held),
         comm=problem.comm,
         forced=tuple(position[h] for h in problem.forced),
         stages=problem.stages,
@@ -289,6 +290,24 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
     )
 
 
+def permuted(problem: Problem, order: Iterable[int]) -> Problem:
+    """The same problem with node ``order[i]`` called i; ``order`` must be topological."""
+    return quotient(problem, tuple((v,) for v in order))
+
+
+def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
+    """The problem of ``nodes`` (ascending) alone: what joins them to others is left out, and so are demands on the plan."""
+    joins = None if problem.joins is None else replace(problem.joins, turns=None)
+    return permuted(replace(problem, forced=(), stages=None, joins=joins, borders=()), nodes)
+
+
+def _groups_of(nodes: Sequence[int], label: Sequence[int]) -> tuple[int, ...]:
+    """The groups of ``nodes``, ascending."""
+    if len(nodes) == 1 and label[nodes[0]] >= 0:
+        return (label[nodes[0]],)
+    return tuple(sorted({label[v] for v in nodes} - {-1}))
+
+
 def _sums(rows: Floats, members: Ints, starts: Ints) -> Floats:
     """``rows[.., n]`` added up by group."""
     return np.ascontiguousarray(np.add.reduceat(rows[..., members], starts, axis=-1)) if len(members) else rows
@@ -296,11 +315,13 @@ def _sums(rows: Floats, members: Ints, starts: Ints) -> Floats:
 
 def _joins(joins: Joins, label: Sequence[int], members: Ints, starts: Ints) -> Joins:
     """Tensors without a direction that still join several groups."""
-    pins = [tuple(sorted({label[v] for v in nodes})) for nodes in joins.pins]
+    pins = [_groups_of(nodes, label) for nodes in joins.pins]
     kept = [h for h, nodes in enumerate(pins) if len(nodes) > 1]
+    turns = joins.turns
     return Joins(
         tuple(pins[h] for h in kept),
         np.ascontiguousarray(joins.transfer[:, kept]),
         joins.side[kept],
         _sums(joins.seconds, members, starts),
+        None if turns is None else replace(turns, signs=_sums(turns.signs, members, starts)),
     )

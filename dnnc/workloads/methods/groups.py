@@ -34,10 +34,9 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.stages.canonical import canonical_order
     from passes.stages.colocation import colocation
     from passes.stages.from_ir import problem_of
-    from passes.stages.lattice.ideals import permuted
     from passes.stages.load import load
     from passes.stages.problem import stage_cost
-    from passes.stages.reduce import ordered, quotient
+    from passes.stages.reduce import ordered, permuted, quotient
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None

@@ -15,8 +15,8 @@ from passes.stages.bounds import prices
 from passes.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.stages.lattice.ideals import Family
 from passes.stages.lattice.tables import Tables
-from passes.stages.problem import Floats, Problem, part_of, within
-from passes.stages.reduce import Groups
+from passes.stages.problem import Floats, Problem, within
+from passes.stages.reduce import Groups, part_of
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages of a plan in pipeline order: the position of the solution's stage that it is part of, and its nodes."""

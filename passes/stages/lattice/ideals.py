@@ -18,7 +18,7 @@ from passes.solvers.work import did
 from passes.stages.arrays import Ints, grouped
 from passes.stages.lattice.kernel_arrays import Here, Limits, Stored
 from passes.stages.lattice.tables import Tables
-from passes.stages.problem import Floats, Joins, Problem
+from passes.stages.problem import Floats
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -210,28 +210,3 @@ def members(tables: Tables, bits: Any) -> tuple[int, ...]:
     """Nodes of one ideal (or difference of two), ascending."""
     flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")[: tables.problem.size]
     return tuple(np.flatnonzero(flags).tolist())
-
-
-def permuted(problem: Problem, order: Iterable[int]) -> Problem:
-    """The same problem with node ``order[i]`` called i; ``order`` must be topological."""
-    old = list(order)
-    new = {v: i for i, v in enumerate(old)}
-    joins = problem.joins
-    return replace(
-        problem,
-        names=tuple(problem.names[v] for v in old),
-        seconds=np.ascontiguousarray(problem.seconds[:, old]),
-        producer=np.array([new[int(v)] for v in problem.producer], np.int64),
-        consumers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.consumers),
-        live=problem.live[old],
-        weight_readers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.weight_readers),
-        joins=None
-        if joins is None
-        else Joins(
-            tuple(tuple(sorted(new[v] for v in pins)) for pins in joins.pins),
-            joins.transfer,
-            joins.side,
-            np.ascontiguousarray(joins.seconds[:, :, old]),
-            None if joins.turns is None else replace(joins.turns, signs=np.ascontiguousarray(joins.turns.signs[:, old])),
-        ),
-    )

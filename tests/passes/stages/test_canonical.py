@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.stages.canonical import canonical_order
-from passes.stages.lattice.ideals import permuted
 from passes.stages.problem import Problem
+from passes.stages.reduce import permuted
 from tests.passes.partition.instances import encoder_decoder, experts, random_problem
 from tests.passes.partition.lattice.groups.test_groups import random_order
 

@@ -25,9 +25,8 @@ import numpy as np
 
 from passes.stages.canonical import Refinement, hashed
 from passes.stages.lattice.dp import Stages
-from passes.stages.lattice.ideals import permuted
 from passes.stages.problem import Joins, Problem, Turns, precedence
-from passes.stages.reduce import ordered
+from passes.stages.reduce import ordered, permuted
 
 
 @dataclass(frozen=True)

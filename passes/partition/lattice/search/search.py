@@ -44,11 +44,11 @@ from passes.solvers.anytime import Progress
 from passes.solvers.work import now
 from passes.stages.lattice import orders
 from passes.stages.lattice.dp import Found, KeepOn, Stages
-from passes.stages.lattice.ideals import BIG, Family, lattice, permuted, prefixes
+from passes.stages.lattice.ideals import BIG, Family, lattice, prefixes
 from passes.stages.lattice.states import sequences
 from passes.stages.lattice.tables import Tables
 from passes.stages.problem import FAR, Floats
-from passes.stages.reduce import members_of
+from passes.stages.reduce import members_of, permuted
 
 
 class Search(IdealSearch):

@@ -20,8 +20,8 @@ from passes.stages.lattice.dp import solve_family
 from passes.stages.lattice.ideals import BIG, lattice
 from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
-from passes.stages.problem import Problem, part_of, plan_costs, violations
-from passes.stages.reduce import ordered
+from passes.stages.problem import Problem, plan_costs, violations
+from passes.stages.reduce import ordered, part_of
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem
 
 

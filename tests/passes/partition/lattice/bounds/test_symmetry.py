@@ -17,6 +17,7 @@ from passes.stages.lattice.dp import solve_family
 from passes.stages.lattice.ideals import BIG, lattice
 from passes.stages.lattice.tables import Tables
 from passes.stages.problem import Joins, Kind, Problem, plan_costs, violations
+from passes.stages.reduce import permuted
 from tests.passes.partition.instances import Layers, brute_force, experts
 
 
@@ -134,8 +135,6 @@ def test_a_branch_that_differs_is_left_out() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_does_not_depend_on_order(seed: int) -> None:
-    from passes.stages.lattice.ideals import permuted
-
     problem = joined(experts(6, layers=2))
     order = list(range(problem.size))
     rng = random.Random(seed)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition.lattice.groups.solver import GroupPlan, GroupStage, Hierarchy, group_plan, group_value, solve_groups
-from passes.stages.lattice.ideals import permuted
 from passes.stages.load import COMM
 from passes.stages.problem import Kind, Problem, stage_cost
+from passes.stages.reduce import permuted
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import ideals, random_problem
 

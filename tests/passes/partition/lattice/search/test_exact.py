@@ -15,11 +15,11 @@ from passes.partition.lattice.objective import Budget
 from passes.partition.lattice.search.throughput import solve
 from passes.stages.bounds import best_bound, lower_bound, node_weights, prices
 from passes.stages.lattice.dp import solve_family
-from passes.stages.lattice.ideals import BIG, lattice, permuted
+from passes.stages.lattice.ideals import BIG, lattice
 from passes.stages.lattice.tables import Tables
 from passes.stages.load import COMM
 from passes.stages.problem import Kind, Problem, plan_costs, violations
-from passes.stages.reduce import _Reducer, quotient, reduce
+from passes.stages.reduce import _Reducer, permuted, quotient, reduce
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem
 
