@@ -92,10 +92,7 @@ class _Reducer:
                     self.read[v].add(h)
         self.forced = set(problem.forced)
         self.live = [int(b) for b in problem.live]
-        self.weighted = [False] * n
-        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
-            for v in readers:
-                self.weighted[v] = self.weighted[v] or size > 0
+        self.weighted = weighted(problem)
         self.bytes = [int(b) for b in problem.tensor_bytes]
         self.binding = memory_can_bind(problem)
         self.sets = DisjointSets(n)
@@ -192,6 +189,11 @@ def _only(nodes: Iterable[int]) -> int:
                 return -1
             found = node
     return found
+
+
+def weighted(problem: Problem) -> list[bool]:
+    """Whether each node reads a weight that takes bytes."""
+    return [any(problem.weight_bytes[w] > 0 for w in weights) for weights in problem.touched[1]]
 
 
 def memory_can_bind(problem: Problem) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 from ir.core.outcomes import TIGHT
 from passes.graph.graph import DisjointSets
 from passes.stages.problem import Floats, Problem
-from passes.stages.reduce import Groups
+from passes.stages.reduce import Groups, memory_can_bind, weighted
 
 
 def reduce_any(problem: Problem, below: float = float("inf")) -> Groups:
@@ -55,11 +55,8 @@ class _Reducer:
             for v in (self.maker[h], *self.readers[h]):
                 self.fixed[v] = True
         self.live = [int(b) for b in problem.live]
-        self.weighted = [False] * n
-        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
-            for v in readers:
-                self.weighted[v] = self.weighted[v] or size > 0
-        self.binding = any(kind.memory is not None for kind in problem.kinds)
+        self.weighted = weighted(problem)
+        self.binding = memory_can_bind(problem)
         self.sets = DisjointSets(n)
 
     def run(self) -> Groups:

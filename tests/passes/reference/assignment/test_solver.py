@@ -187,6 +187,9 @@ def test_reductions_apply() -> None:
 
     assert reduce_any(chain((4.0, 0.0, 4.0), (1.0, 1.0))) == ((0, 1), (2,))
     assert reduce_any(chain((1.0, 4.0, 4.0), (2.0, 1.0))) == ((0, 1), (2,))
+    roomy, tight = ((Kind("acc", ("a", "b"), memory=most),) for most in (1000, 30))  # a limit matters where it can bind
+    assert reduce_any(chain((1.0, 4.0, 4.0), (2.0, 1.0), kinds=roomy)) == ((0, 1), (2,))
+    assert reduce_any(chain((1.0, 4.0, 4.0), (2.0, 1.0), kinds=tight)) == ((0,), (1,), (2,))
     assert reduce_any(chain((4.0, 4.0, 4.0), (3.0, 9.0)), below=12.0) == ((0,), (1, 2))
 
 
