@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
@@ -74,48 +74,15 @@ class DisjointSets:
         return tuple(map(tuple, found.values()))
 
 
-def acyclic(following: Mapping[int, Iterable[int]]) -> bool:
-    """Whether no edge leads back: nodes can be taken one after another, each after all that precede it."""
-    missing = dict.fromkeys(following, 0)
-    for targets in following.values():
-        for target in targets:
-            missing[target] += 1
-    ready = [node for node, count in missing.items() if not count]
-    for node in ready:  # grows on the way
-        for target in following[node]:
-            missing[target] -= 1
-            if not missing[target]:
-                ready.append(target)
-    return len(ready) == len(missing)
+def components(after: Sequence[Collection[int]]) -> list[list[int]]:
+    """Strongly connected components of all positions, each sorted; those in ``after`` of a position come after it."""
+    if len(topological(after)) == len(after):
+        return [[v] for v in range(len(after))]
+    import networkx
 
-
-def components(following: Mapping[int, Iterable[int]]) -> list[list[int]]:
-    """Strongly connected components (Kosaraju, Sharir); every target is a key."""
-    preceding: dict[int, list[int]] = {node: [] for node in following}
-    for node, targets in following.items():
-        for target in targets:
-            preceding[target].append(node)
-    seen: set[int] = set()
-    done = [node for start in following if start not in seen for node in _reached(start, following, seen)]
-    seen.clear()
-    return [_reached(start, preceding, seen) for start in reversed(done) if start not in seen]
-
-
-def _reached(start: int, edges: Mapping[int, Iterable[int]], seen: set[int]) -> list[int]:
-    """The nodes that a walk from ``start`` reaches and had not ``seen``, each behind those that it leads to."""
-    seen.add(start)
-    path, found = [(start, iter(edges[start]))], []
-    while path:
-        node, targets = path[-1]
-        for target in targets:
-            if target not in seen:
-                seen.add(target)
-                path.append((target, iter(edges[target])))
-                break
-        else:
-            path.pop()
-            found.append(node)
-    return found
+    graph = networkx.DiGraph((v, w) for v, targets in enumerate(after) for w in targets)
+    graph.add_nodes_from(range(len(after)))
+    return [sorted(part) for part in networkx.strongly_connected_components(graph)]
 
 
 def reads(op: Op) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from ir.core.module import Module
 from ir.core.ops import Value
 from ir.core.types import BytesType, DType, TensorType
 from ir.ops.grads import DRAWS, written_resources
-from passes.graph.graph import DisjointSets, acyclic, components, reads
+from passes.graph.graph import DisjointSets, components, reads
 from passes.graph.positional import positional
 from passes.graph.sizes import sized_results
 
@@ -112,11 +112,9 @@ def _edges(maker: Mapping[str, int], read: Sequence[Sequence[str]]) -> list[list
 def merge_cycles(classes: DisjointSets, edges: Sequence[Sequence[int]]) -> None:
     """Joins classes that lie on a common cycle of the quotient."""
     root = [classes.root(i) for i in range(len(edges))]
-    following: dict[int, set[int]] = {node: set() for node in root}
+    after: list[set[int]] = [set() for _ in edges]
     for mine, targets in zip(root, edges, strict=True):
-        following[mine].update([root[j] for j in targets if root[j] != mine])
-    if acyclic(following):
-        return
-    for component in components(following):
+        after[mine].update([root[j] for j in targets if root[j] != mine])
+    for component in components(after):
         for node in component[1:]:
             classes.join(component[0], node)

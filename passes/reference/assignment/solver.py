@@ -221,5 +221,4 @@ def _simple_bound(problem: Problem, sides: Sides | None) -> tuple[float, str]:
 
 def _acyclic(problem: Problem) -> Groups:
     """Nodes on a common cycle as one, in topological order."""
-    after = dict(enumerate(problem.neighbours[1]))
-    return ordered(problem, [sorted(nodes) for nodes in components(after)])
+    return ordered(problem, components(problem.neighbours[1]))

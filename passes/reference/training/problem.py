@@ -37,7 +37,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.graph.graph import acyclic, components, topological
+from passes.graph.graph import components, topological
 from passes.partition.lattice.search.replicas import replicated_kinds
 from passes.stages.arrays import Ints, distinct, rows_of
 from passes.stages.problem import Floats, Joins, Kind, Problem, precedence
@@ -86,19 +86,16 @@ def units(graph: TrainingGraph) -> tuple[Problem, Groups]:
     """The problem over units, and the nodes of each."""
     colour_of = _colours(graph)
     has_forward = {colour for colour, backward in zip(colour_of, graph.backward, strict=True) if not backward}
-    following: dict[int, set[int]] = {colour: set() for colour in colour_of}
+    after: list[set[int]] = [set() for _ in colour_of]
     backward = graph.backward.tolist()
     for u, v in graph.edges:
         maker, reader = colour_of[u], colour_of[v]
         if not backward[u] and not backward[v]:
-            following[maker].add(reader)
+            after[maker].add(reader)
         elif backward[u] and backward[v] and not (maker in has_forward and reader in has_forward):
-            following[reader].add(maker)
-    unit_of = {colour: colour for colour in following}
-    if not acyclic(following):
-        edges = {colour: sorted(after) for colour, after in following.items()}
-        unit_of = {colour: min(cycle) for cycle in components(edges) for colour in cycle}
-    pairs = [(u, v) for u, after in following.items() for v in after]
+            after[reader].add(maker)
+    unit_of = {colour: cycle[0] for cycle in components(after) for colour in cycle}
+    pairs = [(u, v) for u, targets in enumerate(after) for v in targets]
     return _over_groups(graph, [unit_of[colour] for colour in colour_of], pairs)
 
 

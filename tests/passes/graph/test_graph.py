@@ -1,4 +1,4 @@
-"""The topological order, the cycles and the disjoint sets that frontends and passes share."""
+"""The topological order and the disjoint sets that frontends and passes share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.graph.graph import DisjointSets, acyclic, components, topological
+from passes.graph.graph import DisjointSets, topological
 
 EDGES = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20)
 
@@ -22,15 +22,6 @@ def test_it_is_the_least_order_of_all_that_no_cycle_holds_up(edges: list[tuple[i
     after = [[w for v, w in edges if v == u] for u in range(8)]
     free = graph.subgraph(set(range(8)) - stuck)
     assert topological(after) == list(nx.lexicographical_topological_sort(free))
-
-
-@given(EDGES)
-def test_components_are_those_of_networkx(edges: list[tuple[int, int]]) -> None:
-    graph = nx.DiGraph(edges)
-    graph.add_nodes_from(range(8))
-    following = {v: list(graph.successors(v)) for v in range(8)}
-    assert {frozenset(part) for part in components(following)} == set(map(frozenset, nx.strongly_connected_components(graph)))
-    assert acyclic(following) == nx.is_directed_acyclic_graph(graph)
 
 
 @given(EDGES)
