@@ -1,5 +1,5 @@
-"""A function as a graph: what an op reads, topological order, names replaced, the stages of ops and the tensors between
-them."""
+"""A function as a graph: what an op reads, what is needed, topological order, names replaced, the stages of ops and the tensors
+between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import FORWARD, PHASES, UPDATE, Cost, ShardRule, StageSet, phase_of
-from ir.core.module import Func, Module, Plan
+from ir.core.module import Func, Module, Plan, Stage
 from ir.core.names import ABSENT
 from ir.core.ops import Location, Op, Region, Value
 from ir.core.types import type_bytes
@@ -102,6 +102,34 @@ def _captured(region: Region) -> Iterable[str]:
         yield from (name for name in reads(op) if name not in local)
         local.update(value.name for value in op.results)
     yield from (name for name in region.results if name not in local and name != ABSENT)
+
+
+def live_ops(ops: Iterable[Op], yielded: Iterable[str]) -> tuple[Op, ...]:
+    """The needed ops of a body that yields ``yielded``, the same inside their regions. An op is needed when the body yields one
+    of its results, a needed op reads one, or it acts on the world (``comm``)."""
+    needed = set(yielded)
+    kept: list[Op] = []
+    for op in reversed(tuple(ops)):
+        acts = op.dialect == "comm" or not op.results
+        if not acts and not any(value.name in needed for value in op.results):
+            continue
+        if op.regions:
+            regions = tuple((key, replace(region, ops=live_ops(region.ops, region.results))) for key, region in op.regions)
+            op = op if regions == op.regions else replace(op, regions=regions)
+        needed.update(reads(op))
+        kept.append(op)
+    return tuple(reversed(kept))
+
+
+def used_symbols(module: Module) -> set[str]:
+    """Names that functions and stages read or yield."""
+    used: set[str] = set()
+    for symbol in module.symbols:
+        if isinstance(symbol, Func | Stage):
+            used.update(value.name for value in symbol.results)
+            for op in symbol.ops:
+                used.update(reads(op))
+    return used
 
 
 def renamed(ops: Iterable[Op], names: Mapping[str, str]) -> tuple[Op, ...]:

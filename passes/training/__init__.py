@@ -22,7 +22,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -44,7 +44,7 @@ from ir.ops.recipe import Recipe
 from passes.costs.learning import RECOMPUTE, RECOMPUTES
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.graph.graph import describe, listing, reads
+from passes.graph.graph import describe, listing, live_ops, reads, used_symbols
 from passes.training.dropout import with_draws
 from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
 from passes.training.groups import Group, numbers_of_group
@@ -267,30 +267,12 @@ def _reached(func: Func) -> set[str]:
 def _without_unread(module: Module) -> Module:
     """The module without what the loss does not need; arguments that nothing reads go as well."""
     func = module.entry
-    needed = {value.name for value in func.results}
-    kept: list[Op] = []
-    for op in reversed(func.ops):
-        if any(value.name in needed for value in op.results):
-            needed.update(reads(op))
-            kept.append(op)
-    args = tuple(arg for arg in func.args if arg.name in needed)
-    after = replace(func, args=args, ops=tuple(reversed(kept)))
-    used = needed | _named_elsewhere(module)
-    symbols = (s for s in module.replace(func, after).symbols if not isinstance(s, Resource) or s.name in used)
-    return replace(module, symbols=tuple(symbols))
-
-
-def _named_elsewhere(module: Module) -> set[str]:
-    """Resources that other functions read."""
-    found: set[str] = set()
-    for func in module.of_type(Func):
-        if func is not module.entry:
-            found.update(_all_reads(func.ops))
-    return found
-
-
-def _all_reads(ops: Iterable[Op]) -> set[str]:
-    return {name for op in ops for name in reads(op)}
+    results = {value.name for value in func.results}
+    ops = live_ops(func.ops, results)
+    read = results.union(*map(reads, ops))
+    module = module.replace(func, replace(func, args=tuple(arg for arg in func.args if arg.name in read), ops=ops))
+    used = used_symbols(module)
+    return replace(module, symbols=tuple(s for s in module.symbols if not isinstance(s, Resource) or s.name in used))
 
 
 __all__ = ["FROM_TORCH", "NOTHING_TRAINS", "TrainingPass", "with_stated"]

@@ -30,10 +30,9 @@ from ir.core.ops import Op, Region, Value, all_ops, all_reads, all_values
 from ir.core.types import ONNX_TYPES, TensorType, Type
 from passes.framework.base import ConstantEvaluator, Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.graph.graph import renamed
+from passes.graph.graph import live_ops, renamed, used_symbols
 from passes.prepare.canonicalize.bind import bind_types
-from passes.prepare.canonicalize.constants import Constants
-from passes.prepare.canonicalize.dead import equal_constants, live_ops, used_symbols
+from passes.prepare.canonicalize.constants import Constants, equal_constants
 from passes.prepare.canonicalize.faults import NoBinding
 from passes.prepare.canonicalize.folding import Answer, folded, static
 from passes.prepare.canonicalize.merged import unmerged

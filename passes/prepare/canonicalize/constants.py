@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 
 from ir.core.attributes import Dense
 from ir.core.facets import OptimizerState
-from ir.core.module import Func, Inline, Module, Resource, Splat
+from ir.core.module import Func, Inline, Module, Resource, ResourceData, Splat
 from ir.core.names import unique
-from ir.core.types import DType, TensorType, type_bytes
+from ir.core.types import DType, TensorType, Type, type_bytes
 from ir.ops.grads import written_resources
 from ir.text.dense import dense_data, element_texts
 
 SPLAT_FROM = 17
 """Elements from which a tensor of equal elements is stored as one value."""
+MERGED_BYTES = 1024
+"""Equal constants up to this size become one; larger ones may be weights that only happen to be equal."""
 
 
 @dataclass(slots=True)
@@ -185,3 +187,18 @@ def constant_dense(op_attributes: dict[str, object]) -> Dense | None:
 
 def _encoded(text: object) -> bytes:
     return text if isinstance(text, bytes) else str(text).encode()
+
+
+def equal_constants(resources: Iterable[Resource]) -> dict[str, str]:
+    """For each small constant with an equal one before it, that one's name."""
+    first: dict[tuple[Type, ResourceData], str] = {}
+    found: dict[str, str] = {}
+    for resource in resources:
+        size = type_bytes(resource.type)
+        if isinstance(resource.data, Inline | Splat) and size is not None and size <= MERGED_BYTES and not resource.facets:
+            # A Splat of -0.0 equals one of 0.0 for Python.
+            data = resource.data if isinstance(resource.data, Inline) else Inline(repr(resource.data.value).encode())
+            kept = first.setdefault((resource.type, data), resource.name)
+            if kept != resource.name:
+                found[resource.name] = kept
+    return found

@@ -13,7 +13,7 @@ from ir.core.module import Module, Resource
 from ir.core.names import unique
 from ir.core.ops import Op, Value, all_reads
 from ir.core.types import ONNX_TYPES, DType, TensorType
-from passes.graph.graph import renamed
+from passes.graph.graph import live_ops, reads, renamed
 from passes.graph.symbols import insert_symbols
 from passes.prepare.states.faults import BatchNotTold, CacheNotInPlace, NoTokenIds, NotOneInput, OneForAll, TooFewPositions
 from passes.prepare.states.masks import Masks, array_of
@@ -105,11 +105,12 @@ class Decoder:
         kept = [arg for arg in self.func.args if arg not in self.others or arg.name in sources or arg in self.given]
         ops, results = self.by_token(ops)
         unchanged = passing(self.func)
+        read = {name for op in ops for name in reads(op)}
         entry = replace(
             entry,
             args=(replace(self.ids, type=TensorType(I64, _shape(self.ids))), self.writer.position, *kept),
             results=tuple(value for value in results if value.name not in unchanged),
-            ops=(*_used(self.writer.ahead, ops), *ops),
+            ops=(*live_ops(self.writer.ahead, read), *ops),
             attributes=attributes(
                 {key: value for key, value in {**dict(entry.attributes), **facts}.items() if key != RELATIVE}
             ),
@@ -300,17 +301,6 @@ class Decoder:
             lengths = self.writer.constant("query_seqlens", np.full(self.batch, self.step), DType.I32)
             return replace(op, operands=(*op.operands, *[""] * (QUERY_LENGTHS - len(op.operands)), lengths))
         return op
-
-
-def _used(ahead: Sequence[Op], ops: Sequence[Op]) -> list[Op]:
-    """Those of ``ahead`` that something reads."""
-    read = {name for op in ops for name in all_reads(op)}
-    kept: list[Op] = []
-    for op in reversed(ahead):
-        if op.results[0].name in read:
-            read.update(op.operands)
-            kept.append(op)
-    return kept[::-1]
 
 
 def _of_shapes(op: Op, shapes: Sequence[tuple[int, ...]]) -> Op:

@@ -25,8 +25,7 @@ from ir.core.types import Dim, DType, TensorType
 from ir.layout_rules import resource_numbers
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.graph.graph import reads
-from passes.prepare.canonicalize.dead import used_symbols
+from passes.graph.graph import reads, used_symbols
 from passes.prepare.canonicalize.unfuse.chains import Chain, Part, Surroundings, chain_from
 from passes.prepare.canonicalize.unfuse.packed import packed_attentions, with_splits
 from passes.prepare.canonicalize.unfuse.parts import part_data
