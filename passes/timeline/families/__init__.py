@@ -18,8 +18,8 @@ families of ``ASYNCHRONOUS`` repeat their rows without end.
 device's whole work for a microbatch as one. The bubbles of ``zb-*`` are those of a device, from its first action to its last;
 all others are of the step too. Several stages on one device without a family of their own are ordered by ``listed``.
 
-Files: ``one_f_one_b``, ``gpipe``, ``interleaved``, ``zero_bubble`` (both ``zb-h``), ``zb_v``, ``pipedream`` (both asynchronous
-ones), ``auto``, ``listed``; ``base`` has what they share.
+Files: ``one_f_one_b`` (and both ``zb-h``), ``gpipe``, ``interleaved``, ``zb_v``, ``pipedream`` (both asynchronous ones),
+``auto``, ``listed``; ``base`` has what they share.
 
 Invariants: each row holds, for each microbatch, every ``recv``, ``F``, ``B`` (or ``I`` and ``W``) and ``send`` of its stages
 once, in an order that ``simulate`` completes, and one ``U`` of each stage, last, where there is an update. ``period`` and
@@ -41,10 +41,9 @@ from passes.timeline.families.auto import auto, derived_depths
 from passes.timeline.families.base import Family, rows_of
 from passes.timeline.families.gpipe import gpipe
 from passes.timeline.families.interleaved import interleaved
-from passes.timeline.families.one_f_one_b import one_f_one_b
+from passes.timeline.families.one_f_one_b import one_f_one_b, zb_h1, zb_h2
 from passes.timeline.families.pipedream import pipedream, two_buffers
 from passes.timeline.families.zb_v import zb_v
-from passes.timeline.families.zero_bubble import zb_h1, zb_h2
 from passes.timeline.orders import steady_period
 from passes.timeline.simulate import makespan
 from passes.timeline.workload import Workload

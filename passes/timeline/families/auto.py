@@ -19,9 +19,8 @@ from passes.costs.memory.stage import BEHIND, StageBytes
 from passes.timeline.families.base import Orders, rows_of
 from passes.timeline.families.gpipe import gpipe
 from passes.timeline.families.interleaved import interleaved
-from passes.timeline.families.one_f_one_b import one_f_one_b
+from passes.timeline.families.one_f_one_b import in_turn, one_f_one_b, zb_h1, zb_h2
 from passes.timeline.families.zb_v import zb_v
-from passes.timeline.families.zero_bubble import split_turns, zb_h1, zb_h2
 from passes.timeline.simulate import makespan
 from passes.timeline.workload import Workload
 
@@ -49,7 +48,7 @@ def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
     room = _room(load, microbatches)
     depths = [min(depth, most) for depth, most in zip(derived_depths(load, microbatches), room, strict=True)]
     depths = list(accumulate(depths, min))
-    yield split_turns(load, microbatches, depths, [0] * len(depths))
+    yield in_turn(load, microbatches, depths, [0] * len(depths))
     for family in OTHERS if load.holds else ():
         try:
             yield family(load, microbatches)

@@ -19,7 +19,7 @@ from passes.costs.memory.stage import StageBytes
 from passes.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, in_flight, step
 from passes.timeline.families.auto import fits
 from passes.timeline.families.base import rows_of
-from passes.timeline.families.zero_bubble import split_turns
+from passes.timeline.families.one_f_one_b import in_turn
 from passes.timeline.simulate import Event, makespan, run_rows
 from passes.timeline.workload import Wire, Workload
 
@@ -202,7 +202,7 @@ def test_depths_derived_from_slow_links_reach_the_pace_of_the_stages() -> None:
     load = chain([1.0] * 4, [1.0] * 4, [1.0] * 4, 1.5, "duplex")
 
     def pace(depths: list[int]) -> float:
-        long, short = (makespan(load, rows_of(load, split_turns(load, m, depths, [0] * 4))) for m in (256, 128))
+        long, short = (makespan(load, rows_of(load, in_turn(load, m, depths, [0] * 4))) for m in (256, 128))
         return (long - short) / 128
 
     assert (step(load, 256).period - step(load, 128).period) / 128 > 4.0
