@@ -11,7 +11,7 @@ the same all the time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -44,48 +44,44 @@ class Held:
 def memory_over_time(module: Module, events: Iterable[Event]) -> dict[str, Held]:
     """What each device of a placed plan holds while ``events`` (``simulate``) take place. Raises InvalidInput for a module
     without a placed plan."""
-    plan, of_stage = module.first(Plan), stage_memory(module)
-    constant: dict[str, int] = defaultdict(int)
-    for row in plan.stages if plan is not None else ():
-        for device in row.devices:
-            constant[device] += of_stage[row.index].constant
-    level, steps = dict(constant), defaultdict[str, list[tuple[float, int]]](list)
-    stashes = _stashes(module, of_stage)
-    for event in events:
-        phases, device = BEHIND.get(event.action.kind, ()), event.device
-        stash = stashes.get(event.action.stage)
-        old = stash.see(event.action) if stash is not None else 0
-        if phases:
-            stage = of_stage[event.action.stage]
-            during = level[device] + stage.kept(phases) + stage.busy(phases)
-            level[device] += stage.kept(phases) - stage.freed(phases)
-            steps[device] += [(event.start, during), (event.end, level[device])]
-        elif old:
-            level[device] += old
-            steps[device].append((event.start, level[device]))
-    return {device: Held(bytes_, ((0.0, bytes_), *steps[device])) for device, bytes_ in constant.items()}
+    steps = defaultdict[str, list[tuple[float, int]]](list)
+    for device, seconds, held in _moments(module, events):
+        steps[device].append((seconds, sum(held.values())))
+    return {device: Held(found[0][1], tuple(found)) for device, found in steps.items()}
 
 
 def stage_peaks(module: Module, events: Iterable[Event]) -> tuple[int, ...]:
     """What each stage of a placed plan holds on one of its devices at the moment when that device holds most, so that stages
     that share a device hold its peak together; of several devices the most. ``events`` as of ``memory_over_time``."""
+    most: dict[str, dict[int, int]] = {}
+    for device, _, held in _moments(module, events):
+        most[device] = max(most.get(device, held), held, key=lambda one: sum(one.values()))
+    stages = sorted({number for held in most.values() for number in held})
+    return tuple(max(held[number] for held in most.values() if number in held) for number in stages)
+
+
+def _moments(module: Module, events: Iterable[Event]) -> Iterator[tuple[str, float, dict[int, int]]]:
+    """Each change of what a device holds: the device, from how many seconds on, and the bytes of each of its stages; first, of
+    each device, what it holds all the time. Raises InvalidInput for a module without a placed plan."""
     plan, of_stage = module.first(Plan), stage_memory(module)
     level: dict[str, dict[int, int]] = defaultdict(dict)
     for row in plan.stages if plan is not None else ():
         for device in row.devices:
             level[device][row.index] = of_stage[row.index].constant
-    most = {device: dict(held) for device, held in level.items()}
+    for device, held in level.items():
+        yield device, 0.0, held
     stashes = _stashes(module, of_stage)
     for event in events:
         phases, device, number = BEHIND.get(event.action.kind, ()), event.device, event.action.stage
-        if number in stashes:
-            level[device][number] += stashes[number].see(event.action)
+        stage, held = of_stage[number], level[device]
+        old = stashes[number].see(event.action) if number in stashes else 0
         if phases:
-            stage, held = of_stage[number], level[device]
-            during = {**held, number: held[number] + stage.kept(phases) + stage.busy(phases)}
-            most[device] = max(most[device], during, key=lambda one: sum(one.values()))
-            held[number] += stage.kept(phases) - stage.freed(phases)
-    return tuple(max(held[number] for held in most.values() if number in held) for number in range(len(of_stage)))
+            yield device, event.start, {**held, number: held[number] + stage.kept(phases) + stage.busy(phases)}
+            level[device] = {**held, number: held[number] + stage.kept(phases) - stage.freed(phases)}
+            yield device, event.end, level[device]
+        elif old:
+            level[device] = {**held, number: held[number] + old}
+            yield device, event.start, level[device]
 
 
 @dataclass(slots=True)
