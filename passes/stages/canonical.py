@@ -53,10 +53,10 @@ def canonical_order(
         colour[alike] = _mixed(colour[alike : alike + 1] + np.uint64(1))[0]
     place = np.empty(problem.size, np.int64)
     place[np.lexsort((np.arange(problem.size), colour, depth))] = np.arange(problem.size)
-    return _depth_first(place.tolist(), before, np.flatnonzero(height == 0).tolist())
+    return depth_first(place.tolist(), before, np.flatnonzero(height == 0).tolist())
 
 
-def _depth_first(place: Sequence[int], before: Sequence[set[int]], sinks: Sequence[int]) -> tuple[int, ...]:
+def depth_first(place: Sequence[int], before: Sequence[set[int]], sinks: Sequence[int]) -> tuple[int, ...]:
     """Backwards from the sinks, what must come first in the order of ``place``."""
     order: list[int] = []
     done = [False] * len(place)

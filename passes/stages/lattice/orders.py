@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from itertools import pairwise
 
+from passes.stages.canonical import depth_first
 from passes.stages.lattice.tables import Tables
 
 
@@ -20,21 +21,8 @@ def given(tables: Tables) -> list[int]:
 def late(tables: Tables) -> list[int]:
     """Every node as late as its first reader allows: depth-first from the sinks, backwards. Side chains that are fed early and
     used late (keys and values of a cross-attention, masks) land next to what uses them."""
-    n = tables.problem.size
-    pointers, preds, seen = tables.pred_ptr.tolist(), tables.pred.tolist(), [False] * n
-    order: list[int] = []
-    for sink in (v for v, (start, end) in enumerate(pairwise(tables.succ_ptr.tolist())) if start == end):
-        stack = [(sink, pointers[sink])]
-        while stack:
-            v, at = stack.pop()
-            if at < pointers[v + 1]:
-                stack.append((v, at + 1))
-                if not seen[u := preds[at]]:
-                    stack.append((u, pointers[u]))
-            elif not seen[v]:
-                seen[v] = True
-                order.append(v)
-    return order
+    before, after = tables.problem.neighbours
+    return list(depth_first(range(len(after)), before, [v for v, readers in enumerate(after) if not readers]))
 
 
 def thin(tables: Tables) -> list[int]:
