@@ -32,14 +32,9 @@ class Among:
         return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas") + of_turns
 
 
-def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
-    """``sha256:...`` of the entry function without decisions, the other functions, the types of the resources (not their data),
-    the topology, ``comm``, and whether stages may have ``replicas``."""
-    return problem_digests(module, comm, [Among(replicas=0 if replicas else 1)])[0]
-
-
 def problem_digests(module: Module, comm: str, among: Sequence[Among]) -> list[str]:
-    """The digests of bounds of some plans alone, of each of ``among``."""
+    """Of each of ``among`` the digest of a bound of these plans: ``sha256:...`` of the entry function without decisions, the
+    other functions, the types of the resources (not their data), the topology, ``comm``, and which plans they are."""
     entry = module.entry
     ops = tuple(replace(op, facets=tuple(f for f in op.facets if type(f) not in DECISIONS)) for op in entry.ops)
     symbols = tuple(

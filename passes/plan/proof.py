@@ -16,7 +16,7 @@ from ir.core.facets import OptimizerState, StageSet
 from ir.core.module import Mesh, Module, Plan, Resource
 from ir.layout_rules import rules
 from passes.costs.learning import avoids_sums
-from passes.graph.digest import problem_digest
+from passes.graph.digest import Among, problem_digests
 from passes.meshes.costs.cross_mesh import Party
 from passes.meshes.mesh import DeviceMesh
 from passes.meshes.reshard_ops import plain
@@ -70,4 +70,4 @@ def proven_for(
     told += [*numbers, str([numbers[texts[id(rule)]] for rule in drawn])]
     among = " unsummed" if avoids_sums(module) else ""
     options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {uneven} {memory} {among}"
-    return problem_digest(module, "\n".join([options, *told]))
+    return problem_digests(module, "\n".join([options, *told]), [Among()])[0]

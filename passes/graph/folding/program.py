@@ -43,13 +43,12 @@ class Program:
     """The ops of ``func`` by position. ``values`` numbers every name that is read or defined, ``names`` back again;
     ``reads[i]`` are the numbers that op ``i`` reads, with repeats, absent operands left out; ``defs[i]`` those it defines;
     ``maker[v]`` is the op that defines value ``v``, or -1. ``results`` are the numbers of the function's results.
-    ``foldable[i]`` is false where the key is the op's own. ``fixed`` are the numbers of constants, by value the same program
-    wherever they are."""
+    ``keys[i]`` is the op's own, below 0, where it must not be folded. ``fixed`` are the numbers of constants, by value the same
+    program wherever they are."""
 
     func: Func
     resources: Mapping[str, Resource]
     keys: tuple[int, ...]
-    foldable: tuple[bool, ...]
     names: tuple[str, ...]
     reads: tuple[tuple[int, ...], ...]
     defs: tuple[tuple[int, ...], ...]
@@ -76,12 +75,10 @@ def program_of(func: Func, resources: Mapping[str, Resource]) -> Program:
         defined.append(tuple([number(value.name) for value in op.results if value.name]))
         maker.update((value, position) for value in defined[-1])
     results = tuple([number(value.name) for value in func.results])
-    foldable = tuple(not unfoldable(op) for op in func.ops)
     return Program(
         func,
         resources,
-        tuple(key if fold else ~position for position, (key, fold) in enumerate(zip(keys, foldable, strict=True))),
-        foldable,
+        tuple(~i if unfoldable(op) else key for i, (op, key) in enumerate(zip(func.ops, keys, strict=True))),
         tuple(numbers),
         tuple(read),
         tuple(defined),

@@ -19,7 +19,7 @@ from ir.text.witness import DEVICES, REPLICAS
 from passes.costs.network import network
 from passes.framework.base import PassContext
 from passes.framework.registry import BOUND
-from passes.graph.digest import problem_digest
+from passes.graph.digest import Among, problem_digests
 from passes.graph.serving import batch_of, groups_of
 from passes.graph.symbols import insert_symbols
 from passes.partition.bridge.plan import with_stages
@@ -71,7 +71,7 @@ def planned(module: Module, topology: Topology, wanted: Wanted, context: PassCon
     if wanted.stages:
         certificate["stages"] = str(wanted.stages)
     elif wanted.replicas == 0:
-        certificate["problem"] = problem_digest(module, f"sum {wanted.objective}", replicas=True)
+        certificate["problem"] = problem_digests(module, f"sum {wanted.objective}", [Among(replicas=0)])[0]
     if 1 < wanted.replicas < len(topology.devices):
         certificate["replicas"] = f"at most {wanted.replicas}"
     taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}

@@ -28,6 +28,7 @@ from ir.core.module import Func, Module, Resource, Stage, Symbol
 from ir.core.names import ABSENT
 from ir.core.ops import Op, Region, Value, all_ops, all_reads, all_values
 from ir.core.types import ONNX_TYPES, TensorType, Type
+from ir.ops.opdefs import module_opsets
 from passes.framework.base import ConstantEvaluator, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import live_ops, renamed, used_symbols
@@ -78,9 +79,7 @@ class CanonicalizePass(Pass):
 
     def _round(self, module: Module, context: PassContext, counts: dict[str, int], aliases: dict[str, str]) -> Module:
         constants = Constants(module, self.fold_bytes)
-        opsets = {
-            key.removeprefix("opset."): attribute.value for key, attribute in module.attributes if key.startswith("opset.")
-        }
+        opsets = module_opsets(module)
         symbols = []
         for symbol in module.symbols:
             if isinstance(symbol, Func):

@@ -88,7 +88,7 @@ class Unroller:
             carried = made[: len(carried)]
             for output, name in zip(outputs, made[len(carried) :], strict=True):
                 output.append(name)
-        return self.give(op, carried, outputs, [0] * len(outputs), body)
+        return self.give(op, carried, outputs, [0] * len(outputs))
 
     def scan(self, op: Op, body: Region) -> bool:
         inputs = int(op.get("num_scan_inputs"))
@@ -115,7 +115,7 @@ class Unroller:
             states = made[: len(states)]
             for output, name, turned in zip(outputs, made[len(states) :], backward_out, strict=True):
                 output.insert(0 if turned else len(output), name)
-        return self.give(op, states, outputs, axes_out, body)
+        return self.give(op, states, outputs, axes_out)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Unroller:
         self.ops += [replace(inner, location=op.location) for inner in renamed(body.ops, {**names, **own})]
         return [own.get(name, names.get(name, name)) for name in body.results]
 
-    def give(self, op: Op, last: Sequence[str], outputs: Sequence[Sequence[str]], axes: Sequence[int], body: Region) -> bool:
+    def give(self, op: Op, last: Sequence[str], outputs: Sequence[Sequence[str]], axes: Sequence[int]) -> bool:
         """The results of ``op``: the last states, and what every trip gave, stacked along a new dimension."""
         for value, name in zip(op.results, last, strict=False):
             if value.name:
