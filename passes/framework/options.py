@@ -1,7 +1,7 @@
 """Options of a pass: the fields of its dataclass, as pipeline text spells them and as a person reads them.
 
 An option is ``str``, ``int``, ``float``, ``bool``, ``tuple[str | int | float, ...]``, or one of these ``| None`` (spelled
-``none``). Field ``min_support`` is option ``min-support``. Every option has a default.
+``none``). Field ``fold_bytes`` is option ``fold-bytes``. Every option has a default.
 
 Invariant: ``option_value`` of the tokens of ``value_text(value)`` is ``value``.
 """

@@ -1,4 +1,4 @@
-"""Pipeline text: ``cost,fold{min-support=2},partition{cut=[%a,%b]}`` to passes and back (``grammars/pipeline.lark``).
+"""Pipeline text: ``cost{unknown=2},fold,partition{cut=[%a,%b]}`` to passes and back (``grammars/pipeline.lark``).
 
 Options are the fields of the pass's dataclass (``options``). All faults of a text are reported at once, each with its place
 and the nearest known name.

@@ -11,34 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ir.core.diagnostics import UsageError
 from ir.core.module import Func, Module
 from passes.framework.base import Pass, PassContext
-from passes.graph.faults import NotInRange
-from passes.graph.folding import MIN_OPS, MIN_SUPPORT, Folding, expand, find_repeats, folded, folding, is_block
+from passes.graph.folding import expand, folded, folding, is_block
 
 
 @dataclass(frozen=True)
 class FoldPass(Pass):
-    """Write repeated parts once, as functions and calls.
-
-    ``min_support``: copies that a block, and each of its variants, needs; ``min_ops``: ops (calls of blocks inside it count
-    one) that it needs.
-    """
+    """Write repeated parts once, as functions and calls."""
 
     name: ClassVar[str] = "fold"
-    min_support: int = MIN_SUPPORT
-    min_ops: int = MIN_OPS
 
     def run(self, module: Module, context: PassContext) -> Module:
-        """A module that is folded already is folded anew. Raises UsageError for options below 2."""
-        for option, value in (("min-support", self.min_support), ("min-ops", self.min_ops)):
-            if value < 2:
-                raise UsageError(NotInRange(option, value, "at least 2"), where=self.name)
+        """A module that is folded already is folded anew."""
         module = expand(module)
         funcs = list(module.of_type(Func))
-        found = [self.repeats(func, module, context) for func in funcs]
-        written = folded(module, funcs, found, self.min_support)
+        found = [context.analyses.get(folding, func, module) for func in funcs]
+        written = folded(module, funcs, found)
         context.analyses.put(module, expand, written)
         context.count(
             self.name,
@@ -49,11 +38,6 @@ class FoldPass(Pass):
             copies=sum(len(block.copies) for repeats in found for block in repeats.blocks),
         )
         return written
-
-    def repeats(self, func: Func, module: Module, context: PassContext) -> Folding:
-        if (self.min_support, self.min_ops) == (MIN_SUPPORT, MIN_OPS):
-            return context.analyses.get(folding, func, module)
-        return find_repeats(func, module, self.min_support, self.min_ops)
 
 
 @dataclass(frozen=True)

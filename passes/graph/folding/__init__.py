@@ -27,21 +27,16 @@ from passes.graph.folding.marks import copies_of, is_block
 from passes.graph.folding.restore import expand, expanded_bodies
 from passes.graph.folding.search import Item
 from passes.graph.folding.structure import (
-    MIN_OPS,
-    MIN_SUPPORT,
     Block,
     Chain,
     Copy,
     Folding,
     Input,
     Output,
-    find_repeats,
     folding,
 )
 
 __all__ = [
-    "MIN_OPS",
-    "MIN_SUPPORT",
     "Block",
     "Chain",
     "Copy",
@@ -52,7 +47,6 @@ __all__ = [
     "copies_of",
     "expand",
     "expanded_bodies",
-    "find_repeats",
     "fold",
     "folded",
     "folding",

@@ -12,34 +12,33 @@ from passes.graph.folding.marks import CALL, CALLEE, NAMES, PLACES, RENAME
 from passes.graph.folding.names import assigned, locations
 from passes.graph.folding.outline import outline
 from passes.graph.folding.restore import expand
-from passes.graph.folding.structure import MIN_SUPPORT, Folding, folding
+from passes.graph.folding.structure import Folding, folding
 from passes.graph.folding.taken import taking
 
 
 def fold(module: Module) -> Module:
-    """``module`` as the pass ``fold`` writes it with its default options; ``expand`` undoes it."""
+    """``module`` as the pass ``fold`` writes it; ``expand`` undoes it."""
     module = expand(module)
     funcs = list(module.of_type(Func))
-    return folded(module, funcs, [folding(func, module) for func in funcs], MIN_SUPPORT)
+    return folded(module, funcs, [folding(func, module) for func in funcs])
 
 
 @collector_paused()
-def folded(module: Module, funcs: Sequence[Func], found: Sequence[Folding], min_support: int) -> Module:
+def folded(module: Module, funcs: Sequence[Func], found: Sequence[Folding]) -> Module:
     """``module``, nothing of which is folded, with the repeats ``found`` of its ``funcs`` as blocks behind the last of these,
     and with stages that say which ops they take; itself where there are neither."""
     taken, resources = {symbol.name for symbol in module.symbols}, module.resources
     written: dict[str, Func] = {}
     blocks: list[Func] = []
     for func, repeats in zip(funcs, found, strict=True):
-        written[func.name], added = outline(repeats, resources, min_support, taken) if repeats.blocks else (func, ())
+        written[func.name], added = outline(repeats, resources, taken) if repeats.blocks else (func, ())
         blocks += added
     return taking(_with_blocks(module, written, blocks), funcs[0]) if funcs else module
 
 
 def refolded(module: Module, expanded: Module, result: Module) -> Module:
     """``result``, which a pass made of ``expanded``, folded as ``module`` is; ``expanded`` is ``expand(module)``, the same
-    object where nothing is folded. Folded with the default options; where the functions were left alone, they are as in
-    ``module``."""
+    object where nothing is folded. Where the functions were left alone, they are as in ``module``."""
     result = _with_fitting_calls(expanded, result)
     if expanded is module:
         return result

@@ -26,17 +26,15 @@ from passes.graph.folding.variants import variants
 from passes.graph.graph import rebuild, total_cost
 
 
-def outline(
-    folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]
-) -> tuple[Func, tuple[Func, ...]]:
+def outline(folding: Folding, resources: Mapping[str, Resource], taken: set[str]) -> tuple[Func, tuple[Func, ...]]:
     """The function with calls in it, and the functions of its blocks. ``taken`` are the names of symbols; it then holds theirs
     too. The function as it is where nothing is to be called."""
-    outline_ = _Outline(folding, resources, min_support, taken)
+    outline_ = _Outline(folding, resources, taken)
     return outline_.run() if outline_.variants else (folding.func, ())
 
 
 class _Outline:
-    def __init__(self, folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]) -> None:
+    def __init__(self, folding: Folding, resources: Mapping[str, Resource], taken: set[str]) -> None:
         self.folding = folding
         self.ops = folding.func.ops
         self.types = {name: resource.type for name, resource in resources.items()}
@@ -44,7 +42,7 @@ class _Outline:
         for op in self.ops:
             for value in op.results:
                 self.types[value.name] = value.type
-        self.outer, self.variants = variants(folding, self.types, min_support)
+        self.outer, self.variants = variants(folding, self.types)
         self.blocks = [unique(f"@block_{number}", taken) for number in range(len(folding.blocks))]
         self.names = [
             unique(f"{self.blocks[variant.block]}.v{variant.number}", taken) if variant.number else self.blocks[variant.block]

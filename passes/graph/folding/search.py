@@ -26,6 +26,10 @@ import numpy as np
 from passes.graph.folding.program import Program
 from passes.graph.folding.repeats import Repeat, Repeats, Run
 
+MIN_SUPPORT = 2
+"""Copies that a block needs."""
+MIN_OPS = 2
+"""Ops that a block needs; calls of blocks inside it count one."""
 WORK = 4
 """Nodes whose wiring is compared in a round, per node of the string."""
 CHAIN = 4
@@ -100,14 +104,14 @@ class _Candidate:
         return (copies * self.weight - self.weight - copies) * (CHAIN if self.rank < PHASES else 1)
 
 
-def search(program: Program, order: Sequence[int], min_support: int, min_ops: int) -> Grammar:
-    """Folds ``order``: blocks have at least ``min_ops`` ops or calls, and ``min_support`` copies in one round."""
+def search(program: Program, order: Sequence[int]) -> Grammar:
+    """Folds ``order``: blocks have at least ``MIN_OPS`` ops or calls, and ``MIN_SUPPORT`` copies in one round."""
     nodes = [_Node(program.keys[op], program.reads[op], program.defs[op], Item(place, 1)) for place, op in enumerate(order)]
     sequences = [_Sequence(nodes, frozenset(program.results))]
     calls = max(program.keys, default=0) + 1
     weights = frozenset(value for value, name in enumerate(program.names) if name[:1] == "@")
     while True:
-        found = _Round(sequences, calls, weights, min_support, min_ops).run()
+        found = _Round(sequences, calls, weights).run()
         if not found:
             break
         sequences = found
@@ -119,9 +123,8 @@ class _Round:
     """One pass over all sequences. ``calls``: letters from here on are calls, by block; ``weights``: values that are
     resources."""
 
-    def __init__(self, sequences: list[_Sequence], calls: int, weights: frozenset[int], min_support: int, min_ops: int) -> None:
+    def __init__(self, sequences: list[_Sequence], calls: int, weights: frozenset[int]) -> None:
         self.sequences, self.calls = sequences, calls
-        self.min_support, self.min_ops = max(2, min_support), max(2, min_ops)
         letters: list[int] = []
         self.flat: list[_Node | None] = []
         self.sequence_at: list[int] = []
@@ -179,7 +182,7 @@ class _Round:
                 seen.add(name)
                 starts = tuple(self.repeats.equal_to(start, length))
                 yield _Candidate(length, self._weight(start, length), rank, len(starts), None, starts)
-        for repeat in self.repeats.maximal(self.min_ops):
+        for repeat in self.repeats.maximal(MIN_OPS):
             weight = self._weight(self.repeats.start(repeat), repeat.length)
             yield _Candidate(repeat.length, weight, PHASES, repeat.count, repeat, None)
 
@@ -195,10 +198,10 @@ class _Round:
         for runs in ranked[:MOST_CYCLES]:
             period = runs[0][0].period
             times = 1
-            if period < self.min_ops:
+            if period < MIN_OPS:
                 # Ops alone may be taken together to reach the least size; calls may not, or a chain of calls would be
                 # folded again and again, in powers of two.
-                times = -(-self.min_ops // period)
+                times = -(-MIN_OPS // period)
                 first = runs[0][0].start
                 if any(letter >= self.calls for letter in self.letters[first : first + period]):
                     continue
@@ -257,7 +260,7 @@ class _Round:
         length = candidate.length
         apart = _apart(starts, length)
         if candidate.saved(len(apart)) < max(1, wanted):
-            return [apart] if len(apart) >= self.min_support else []
+            return [apart] if len(apart) >= MIN_SUPPORT else []
         kinds: dict[tuple[int, ...], list[int]] = {}
         for start in starts:
             wiring = candidate.wirings.get(start)
@@ -269,7 +272,7 @@ class _Round:
         groups = []
         for places in sorted(kinds.values(), key=lambda places: (-len(places), places[0])):
             free = _apart([s for s in places if s not in busy and s + length - 1 not in busy], length)
-            if len(free) >= self.min_support and candidate.saved(len(free)) > 0:
+            if len(free) >= MIN_SUPPORT and candidate.saved(len(free)) > 0:
                 groups.append(free)
                 if len(kinds) > 1:
                     busy.update(place for start in free for place in range(start, start + length))
@@ -296,15 +299,15 @@ class _Round:
         edges = np.flatnonzero(taken)
         widest = int(np.argmax(np.diff(edges)))
         first, last = int(edges[widest]), int(edges[widest + 1]) - 1
-        if len(places) < 2 or last - first < self.min_ops:
+        if len(places) < 2 or last - first < MIN_OPS:
             return ()
         return self._cut(candidate, places[0] + first, places[0] + last)
 
     def _cut(self, candidate: _Candidate, first: int, last: int) -> tuple[int, ...]:
         """Makes ``candidate`` the stretch ``first .. last`` without calls at its ends; where that stands free."""
-        while last - first > self.min_ops and self.letters[first] >= self.calls:
+        while last - first > MIN_OPS and self.letters[first] >= self.calls:
             first += 1
-        while last - first > self.min_ops and self.letters[last - 1] >= self.calls:
+        while last - first > MIN_OPS and self.letters[last - 1] >= self.calls:
             last -= 1
         candidate.length, candidate.cuts = last - first, candidate.cuts + 1
         candidate.weight = self._weight(first, last - first)

@@ -22,7 +22,6 @@ result stands on, whatever the search did.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,9 +31,7 @@ from ir.system.collector import collector_paused
 from passes.graph.folding.order import canonical_order
 from passes.graph.folding.program import Program, program_of
 from passes.graph.folding.search import Grammar, Item, search
-
-MIN_SUPPORT = 2
-MIN_OPS = 2
+from passes.graph.graph import topological
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +100,12 @@ class Folding:
     keys: tuple[int, ...]
 
 
-def folding(func: Func, module: Module) -> Folding:
-    """The repeats of ``func`` with the default options of ``fold``; resources are looked up in ``module``."""
-    return find_repeats(func, module, MIN_SUPPORT, MIN_OPS)
-
-
 @collector_paused()
-def find_repeats(func: Func, module: Module, min_support: int, min_ops: int) -> Folding:
-    """As ``folding``: blocks have at least ``min_ops`` ops or calls and ``min_support`` copies."""
+def folding(func: Func, module: Module) -> Folding:
+    """The repeats of ``func``; resources are looked up in ``module``."""
     program = program_of(func, module.resources)
     order = canonical_order(program)
-    grammar = search(program, order, min_support, min_ops)
+    grammar = search(program, order)
     return _Structure(program, order, grammar).folding()
 
 
@@ -170,7 +162,6 @@ class _Structure:
         """``items`` as near to the order of the function as their dependencies allow: them, by place in that order, and the
         canonical places in it."""
         owner = {place: number for number, item in enumerate(items) for place in range(item.start, item.start + item.length)}
-        waits = [0] * len(items)
         readers: list[set[int]] = [set() for _ in items]
         first = [len(self.order)] * len(items)
         for place, number in owner.items():
@@ -178,25 +169,19 @@ class _Structure:
             first[number] = min(first[number], op)
             for value in self.program.reads[op]:
                 maker = owner.get(self.place_of.get(self.program.maker[value], -1), number)
-                if maker != number and number not in readers[maker]:
+                if maker != number:
                     readers[maker].add(number)
-                    waits[number] += 1
-        ready = [(first[number], number) for number in range(len(items)) if not waits[number]]
-        heapq.heapify(ready)
+        numbers = sorted(range(len(items)), key=first.__getitem__)
+        rank = {number: place for place, number in enumerate(numbers)}
         arranged: list[Item] = []
         places: list[int] = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            item = items[number]
+        for place in topological([[rank[reader] for reader in readers[number]] for number in numbers]):
+            item = items[numbers[place]]
             arranged.append(Item(len(places), item.length, item.block))
             if item.block < 0:
                 places.append(item.start)
             else:
                 places += [item.start + offset for offset in self.layout(item.block)]
-            for reader in readers[number]:
-                waits[reader] -= 1
-                if not waits[reader]:
-                    heapq.heappush(ready, (first[reader], reader))
         return tuple(arranged), places
 
     def places(self) -> list[list[_Place]]:

@@ -8,8 +8,7 @@ A decision of which all ops of a copy hold the same (the stage of a layer that l
 the call, where ``Variant.common`` gives it for each copy. ``expand`` puts it back on the ops.
 
 A variant that saves no ops is not written: its copies stand where they were called. That is so for one that is called once (a
-copy decided like no other), for two ops called twice, and for fewer than ``min_support`` copies. Blocks whose copies all agree
-are written as they were found.
+copy decided like no other), and for two ops called twice. Blocks whose copies all agree are written as they were found.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class Variant:
     body: tuple[Item, ...]
 
 
-def variants(folding: Folding, types: Mapping[str, Type], min_support: int) -> tuple[tuple[Item, ...], list[Variant]]:
+def variants(folding: Folding, types: Mapping[str, Type]) -> tuple[tuple[Item, ...], list[Variant]]:
     """The items of the function, and the functions that they and each other call, as ``Variant.body`` has them: variants of one
     block stand together, blocks as they are numbered. ``types`` are those of all values and resources that the function has."""
-    return _Variants(folding, types).written(min_support)
+    return _Variants(folding, types).written()
 
 
 @dataclass(slots=True)
@@ -98,7 +97,7 @@ class _Variants:
         for made in self.kinds[first:]:
             made.divided = len(found) > 1
 
-    def written(self, min_support: int) -> tuple[tuple[Item, ...], list[Variant]]:
+    def written(self) -> tuple[tuple[Item, ...], list[Variant]]:
         """Leaves out what does not pay, inner kinds first: what they held then counts where they were called."""
         outer = tuple(self.called(item) for item in self.folding.outer)
         calls = self.calls(outer)
@@ -106,7 +105,7 @@ class _Variants:
         for kind, found in enumerate(self.kinds):  # a kind's number is greater than those of the kinds inside it
             found.items = self.spliced(found.items, dropped)
             length = len(found.items)
-            if found.divided and (calls[kind] * length <= calls[kind] + length or len(found.copies) < min_support):
+            if found.divided and calls[kind] * length <= calls[kind] + length:
                 dropped.add(kind)
         outer = self.spliced(outer, dropped)
         left = [kind for kind in range(len(self.kinds)) if kind not in dropped]

@@ -310,8 +310,8 @@ def test_a_printed_program_says_which_passes_made_it(build: Path, capsys: pytest
     assert made.startswith("// made by canonicalize, ")
     assert "partition" in made
     assert str(build) not in made
-    out = dnnc(capsys, "opt", build / "plan.ir", "--passes", "expand,fold{min-support=3}")
-    assert out.startswith("// made by expand, fold{min-support=3}\nmodule ")
+    out = dnnc(capsys, "opt", build / "plan.ir", "--passes", "expand,cost{unknown=3}")
+    assert out.startswith("// made by expand, cost{unknown=3}\nmodule ")
 
 
 def test_the_short_form_of_a_build_and_of_ir_text(build: Path, capsys: pytest.CaptureFixture[str]) -> None:

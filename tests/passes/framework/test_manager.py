@@ -198,7 +198,7 @@ def test_what_is_no_bug_goes_through_without_a_reproducer(
     assert not path.exists()
 
 
-@pytest.mark.parametrize("text", ["cost,fold{min-support=2}", 'partition{cuts=["%a\'b"]}', "place"])
+@pytest.mark.parametrize("text", ["cost{unknown=2},fold", 'partition{cuts=["%a\'b"]}', "place"])
 def test_the_pipeline_of_a_reproducer_survives_the_shell(text: str) -> None:
     import shlex
 

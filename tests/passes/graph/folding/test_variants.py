@@ -140,15 +140,6 @@ def test_variants_of_parts_inside_variants() -> None:
         assert len({op.get("callee") for op in outer.ops if op.name == "dnnc.call"}) == 1
 
 
-def test_few_copies_are_no_variant() -> None:
-    """``min-support`` holds for each variant."""
-    module = decided(transformer(7), ["rows"] * 4 + ["columns"] * 3)
-    folded = FoldPass(min_support=4).run(module, PassContext())
-    assert [said(func)["fold.copies"] for func in bodies(folded, LAYER)] == [4]
-    assert expand(folded) == module
-    assert not ir.verify(folded, dialects=DIALECTS)
-
-
 # -- any decisions -----------------------------------------------------------------------------------------------------
 
 
@@ -341,8 +332,7 @@ def test_passes_give_a_folded_module_back_folded(name: str) -> None:
 
 
 def test_a_pass_that_leaves_the_functions_alone_leaves_them_folded_as_they_are() -> None:
-    """Also with options of their own."""
-    module = prepared(BERT, "canonicalize,cost,partition{stages=2},fold{min-ops=8}")
+    module = prepared(BERT, "canonicalize,cost,partition{stages=2},fold")
     placed = after(module, "place,schedule")
     assert all(func is old for func, old in zip(placed.of_type(Func), module.of_type(Func), strict=True))
     assert placed.first(Plan) != module.first(Plan)
