@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ir.layout_rules.adapt import LocalAttribute, ScaleResult
 from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
 from ir.layout_rules.rule import Kind
+from ir.ops.operators import einsum_terms
 
 
 def matmul(draft: Draft) -> None:
@@ -62,33 +63,15 @@ def fused_gemm(draft: Draft) -> None:
 
 def einsum(draft: Draft) -> None:
     """A factor per letter: a sum if the output lacks it, whole if an operand has it twice."""
-    equation = str(draft.get("equation", "")).replace(" ", "")
-    left, arrow, output = equation.partition("->")
-    written = left.split(",")
-    ranks = [draft.rank(i) for i in range(len(draft.operands))]
-    terms = [_letters(term, rank) for term, rank in zip(written, ranks, strict=True)]
-    spread = max((rank - len(term) + 3 for term, rank in zip(written, ranks, strict=True) if "..." in term), default=0)
-    if not arrow:
-        joined = [letter for term in terms for letter in term]
-        once = sorted(letter for letter in set(joined) if joined.count(letter) == 1 and letter.isalpha())
-        output = "..." * any("..." in term for term in written) + "".join(once)
-    result = _letters(output, len(output) - 3 + spread if "..." in output else len(output))
+    try:
+        terms, result = einsum_terms(str(draft.get("equation", "")), [draft.rank(i) for i in range(len(draft.operands))])
+    except ValueError as error:
+        raise UnfitError(str(error)) from error
     repeated = {letter for term in [*terms, result] for letter in term if term.count(letter) > 1}
     labels = {i: [letter if letter not in repeated else "" for letter in term] for i, term in enumerate([*terms, result])}
     kinds = {letter: Kind.SUM for term in terms for letter in term if letter not in result}
     draft.tie_labels({**{i: labels[i] for i in range(len(terms))}, -1: labels[len(terms)]}, kinds)
     draft.passes(*((i,) for i in range(len(terms))))
-
-
-def _letters(term: str, rank: int) -> list[str]:
-    """The labels of a term; the dimensions of an ellipsis are digits, numbered from the last one."""
-    if "..." not in term:
-        return list(term)
-    before, _, after = term.partition("...")
-    count = rank - len(before) - len(after)
-    if count < 0:
-        raise UnfitError(f"term '{term}' of an operand of rank {rank}")
-    return [*before, *map(str, reversed(range(count))), *after]
 
 
 def conv(draft: Draft) -> None:

@@ -7,7 +7,7 @@ functions of that pass. Names are those of ops without ``onnx.``, so an operator
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ir.core.ops import Op
 
@@ -113,3 +113,20 @@ def padded_places(mode: str, length: int, before: int, after: int) -> list[int] 
         period = max(1, 2 * (length - 1))
         return [min(place % period, period - place % period) if length > 1 else 0 for place in places]
     return None
+
+
+def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """A letter per dimension of each operand of an Einsum, of these ranks, and of its result; the dimensions of an ellipsis are
+    digits, numbered from the last one. Raises ValueError where an operand has fewer dimensions than its term has letters beside
+    an ellipsis."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = left.replace("...", "").replace(",", "")
+        once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+        result = "..." * ("..." in left) + "".join(once)
+    spread = [rank - len(term) + 3 if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
+    if min(spread) < 0:
+        raise ValueError(f"an operand has fewer dimensions than its term of '{equation}'")
+    dots = ["".join(chr(ord("0") + i) for i in reversed(range(count))) for count in spread]
+    return [term.replace("...", own) for term, own in zip(terms, dots, strict=True)], result.replace("...", max(dots, key=len))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 
 from ir.core.types import DType, TensorType
+from ir.ops.operators import einsum_terms
 from passes.differentiate.rules.moves import padded, slice_of
 from passes.differentiate.site import Rule, Site, broadcast
 
@@ -99,21 +101,14 @@ def einsum(site: Site) -> Gradients:
 def _terms(site: Site) -> tuple[list[str], str]:
     """The letters of each operand's dimensions and of the result's. Dots become letters that the equation lacks, the same for
     the dimensions that broadcast to each other: those with the same place from the last."""
-    equation = str(site.op.get("equation")).replace(" ", "")
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
-    free = [chr(code) for code in (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)) if chr(code) not in equation]
-    counts = [len(site.shape(i)) - len(term.replace("...", "")) for i, term in enumerate(terms)]
-    most = max((count for term, count in zip(terms, counts, strict=True) if "..." in term), default=0)
-    if most > len(free):
+    equation = str(site.op.get("equation"))
+    terms, result = einsum_terms(equation, [len(site.shape(i)) for i in range(len(site.op.operands))])
+    dots = "".join(sorted({letter for term in terms for letter in term if not letter.isalpha()}, reverse=True))
+    free = "".join(letter for letter in ascii_uppercase + ascii_lowercase if letter not in equation)
+    if len(dots) > len(free):
         raise site.fault("its equation has more dimensions than letters")
-    spread = "".join(free[:most])
-    if not arrow:
-        letters = left.replace("...", "").replace(",", "")
-        once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
-        result = ("..." if "..." in left else "") + "".join(once)
-    named = [term.replace("...", spread[most - count :]) for term, count in zip(terms, counts, strict=True)]
-    return named, result.replace("...", spread)
+    named = str.maketrans(dots, free[: len(dots)])
+    return [term.translate(named) for term in terms], result.translate(named)
 
 
 def _einsum(site: Site, terms: Sequence[str], result: str, sizes: dict[str, int], number: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from ir.ops.operators import einsum_terms
 from passes.costs.products import BITS
 from passes.prepare.cost.facts import TRANSCENDENTAL, Formula, OpFacts, Work, split_gradients
 
@@ -56,20 +57,13 @@ def qlinear_matmul(facts: OpFacts) -> Work:
 def einsum(facts: OpFacts) -> Work:
     """Operands contracted pairwise from the left; an index leaves as soon as neither the output nor a later operand has it.
     A pair costs 2 flops per point of the joint index space (1 where nothing is summed); one operand alone its sum."""
-    equation = str(facts.op.get("equation", "")).replace(" ", "")
-    left, arrow, output = equation.partition("->")
     shapes = [facts.shape(i) for i in range(len(facts.operands))]
-    terms = [_expand(term, len(shape)) for term, shape in zip(left.split(","), shapes, strict=True)]
+    terms, output = einsum_terms(str(facts.op.get("equation", "")), list(map(len, shapes)))
+    kept = set(output)
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, dim in zip(term, shape, strict=True):
             sizes[letter] = max(sizes.get(letter, 1), dim)
-    if arrow:
-        broadcast = {letter for term in terms for letter in term if not letter.isalpha()}
-        kept = set(output.replace("...", "")) | (broadcast if "..." in output else set())
-    else:
-        joined = "".join(terms)
-        kept = {c for c in joined if joined.count(c) == 1 or not c.isalpha()}
     if len(terms) == 1:
         summed = set(terms[0]) - kept
         inputs, weights = split_gradients(facts, {0: facts.size(0) if summed else 0})
@@ -87,14 +81,6 @@ def einsum(facts: OpFacts) -> Work:
         backward = {i: points * (2 if joint - set(term) else 1) for i, term in enumerate(terms)}
     inputs, weights = split_gradients(facts, backward)
     return Work("matmul", flops, inputs, weights, facts.activations() if facts.has_gradient() else 0)
-
-
-def _expand(term: str, rank: int) -> str:
-    """A term with its ellipsis replaced by one digit per dimension it stands for, numbered from the last."""
-    if "..." not in term:
-        return term
-    count = rank - (len(term) - 3)
-    return term.replace("...", "".join(chr(ord("0") + i) for i in reversed(range(count))))
 
 
 def conv(facts: OpFacts) -> Work:
