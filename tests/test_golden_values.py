@@ -55,6 +55,7 @@ class Reason(Enum):
     FUNCTION = "it calls a function of the user, which the export to ONNX does not have"
     STEPS = "its inputs become states: a step reads what the one before wrote"
     TRAINS = "an op computes something else in training: dropout, statistics of the batch"
+    LOOPS = "a training step has a loop, which dnnc cannot write as PyTorch"
 
 
 NOT_RUN: dict[str, Reason] = {
@@ -63,6 +64,7 @@ NOT_RUN: dict[str, Reason] = {
     "passes/canonicalize/sequences": Reason.TYPES,
     "passes/canonicalize/sequences_kept": Reason.TYPES,
     "passes/cost/default": Reason.NO_VALUES,
+    "passes/differentiate/recompute_loop": Reason.LOOPS,
     "passes/expand/copies": Reason.FUNCTION,
     "passes/fold/nested": Reason.TYPES,
     "passes/partition/memory": Reason.TYPES,
