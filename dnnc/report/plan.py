@@ -79,7 +79,8 @@ def plan_headline(plan: Plan) -> str:
     if synced := dict(plan.certificate).get("synchronised"):
         lines.append(f"  {synced}")
     if math.isfinite(plan.single):
-        faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
+        one = "one device with all these groups" if plan.minimises.decodes else "one device"
+        faster = f"{ratio_text(plan.single / plan.value)} the speed of {one}" if plan.value > 0 else f"against {one}"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
         if callers := dict(plan.certificate).get("callers"):
             lines.append(f"  {callers} {plan.minimises.per}")

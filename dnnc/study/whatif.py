@@ -11,6 +11,7 @@ a row needs no search of its own if a row with fewer devices reaches the bound.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -275,12 +276,17 @@ def kind_text(plan: Plan) -> str:
 
 
 def labels(result: WhatIf) -> Iterator[str]:
-    """The devices of each row as text; added ones come last."""
+    """The devices of each row as text, all of them where the first and the last do not tell rows apart; added ones come
+    last."""
+    short = Counter(names_text(row.devices) for row in result.rows)
     for row in (*result.rows, *result.more):
         if row.added:
             yield f"all and {row.added_type}"
+        elif row.devices == result.whole.devices:
+            yield "all"
         else:
-            yield "all" if row.devices == result.whole.devices else names_text(row.devices)
+            text = names_text(row.devices)
+            yield text if short[text] == 1 else ", ".join(row.devices)
 
 
 def names_text(names: Sequence[str]) -> str:

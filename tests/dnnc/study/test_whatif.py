@@ -13,7 +13,7 @@ from dnnc.cli import main
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.machines.topology import load_topology, topology_to_toml
 from dnnc.study.subsets import restricted, with_more
-from dnnc.study.whatif import PlanOnPart, WhatIf, what_if
+from dnnc.study.whatif import PlanOnPart, WhatIf, labels, what_if
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 UNEQUAL = """version = 1
@@ -104,6 +104,13 @@ def test_a_mesh_that_is_asked_for_leaves_nobody_out(machines: Path, tmp_path: Pa
     found = what_if(asked, [], sink=DiagnosticSink())
     assert set(found.whole.used) == {"f0", "f1", "s0"}
     assert min(row.value for row in found.rows) < found.whole.value
+
+
+def test_every_set_of_devices_has_a_name_of_its_own() -> None:
+    topology = load_topology("preset:cpu-2,cores=2", DiagnosticSink())
+    rows = [PlanOnPart(tuple(names)) for names in ("abcd", "abce", "abde", "abcde", "abcdef")]
+    result = WhatIf(topology, "throughput", rows[-1], tuple(rows), (), False)
+    assert [*labels(result)] == ["a .. d (4)", "a, b, c, e", "a, b, d, e", "a .. e (5)", "all"]
 
 
 def test_sentences() -> None:
