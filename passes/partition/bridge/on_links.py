@@ -6,9 +6,8 @@ number of stages are made for both speeds (``groups.best_along``) and evaluated 
 each tensor to serves the next round. The best of all rounds and the plan on ports are then put where ``place`` puts them, and
 the better is kept. The bound stays as it is: no link is faster than a port.
 
-With replicas a stage's devices stay on one host: two more candidates are the best plan along the order with one device for each
-stage, and the plan for groups of devices (``groups.solver``), which names its devices. A plan of few hosts that all take the
-microbatches in turn (``copies``) is a candidate too.
+With replicas a stage's devices stay on one host: the best plan along the order with one device for each stage is one more
+candidate. A plan of few hosts that all take the microbatches in turn (``copies``) is a candidate too.
 
 That is for devices of one kind in hosts of equal size. On any devices, where the real links cost a plan more than ports do,
 ``partition`` compares it with plans for machines that depend less on slow links (``narrower``).
@@ -33,12 +32,11 @@ from ir.core.topology import Link, Switch, Topology
 from passes.costs.network import Network, Path, Unreachable, device_classes, network
 from passes.graph.graph import DisjointSets, cuts_of
 from passes.partition.bridge.plan import Asked, with_stages
-from passes.partition.lattice.groups.solver import Hierarchy, best_along, best_packed, solve_groups
+from passes.partition.lattice.groups.solver import Hierarchy, best_along
 from passes.partition.lattice.objective import Solution, uncut
 from passes.solvers.anytime import Limits
 from passes.solvers.work import now
 from passes.stages.fusing import without_borders
-from passes.stages.lattice.dp import Stages
 from passes.stages.placement import Placement, PlacementProblem
 from passes.stages.placement_from_ir import placement_problem, stage_memory
 from passes.stages.placement_search import PlacementSearch
@@ -48,8 +46,8 @@ MOST_SETS = 12
 """Sets of devices and speeds of links for which plans are looked for."""
 MOST_CLASSES = 64
 """Classes of devices among which sets are looked for."""
-GROUP_SECONDS = 3.0
-"""Longest search for groups of devices with replicas, and for the places of one plan."""
+PLACE_SECONDS = 3.0
+"""Longest search for the places of one plan."""
 
 
 def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
@@ -81,9 +79,8 @@ def host_size(topology: Topology) -> int:
 def best_on_links(asked: Asked, solution: Solution, seconds: float, copied: Solution | None = None) -> Solution:
     """``solution``, or the plan made for two levels of links that is better on the real ones, ``copied`` one of them. No round
     of the search begins after ``seconds``."""
-    problem, topology = asked.problem, asked.topology
-    single = _unreplicated(problem)
-    hierarchy = None if single is None else hierarchy_of(single, topology, asked.net)
+    single = _unreplicated(asked.problem)
+    hierarchy = None if single is None else hierarchy_of(single, asked.topology, asked.net)
     if single is None or hierarchy is None or solution.stages is None:
         return solution
     started = now()
@@ -94,11 +91,6 @@ def best_on_links(asked: Asked, solution: Solution, seconds: float, copied: Solu
         candidates.append(replace(solution, stages=copied.stages, devices=copied.devices))
     if best is not alone:
         candidates.append(replace(solution, stages=best))
-    most = max(kind.replicas for kind in problem.kinds)
-    left = min(seconds - (now() - started), GROUP_SECONDS)
-    if most > 1 and left > 0:
-        grouped = _in_groups(single, hierarchy, best, most, solution, topology, left)
-        candidates += [grouped] if grouped is not None else []
     if not candidates:
         return solution
     kept, least = solution, _value(asked, solution, started + seconds)
@@ -106,10 +98,7 @@ def best_on_links(asked: Asked, solution: Solution, seconds: float, copied: Solu
         here = _value(asked, found, started + seconds)
         if here < least:
             kept, least = found, here
-    interrupted = any(found.interrupted for found in candidates)
-    if kept is solution:
-        return replace(solution, interrupted=solution.interrupted or interrupted)
-    return replace(_on_ports(asked, kept, solution.bound), interrupted=interrupted)
+    return solution if kept is solution else _on_ports(asked, kept, solution.bound)
 
 
 def narrower(topology: Topology, net: Network) -> Iterator[Topology]:
@@ -128,7 +117,8 @@ def narrower(topology: Topology, net: Network) -> Iterator[Topology]:
     for names, routes in clusters(topology, net):
         latency, bandwidth = max(route.latency for route in routes), min(route.bandwidth for route in routes)
         start, switch = max(route.start for route in routes), max(route.switch for route in routes)
-        link = Link("slowest", names, bandwidth, latency, start=start, switch=switch)
+        small = min((route.small for route in routes if route.small), default=0.0)
+        link = Link("slowest", names, bandwidth, latency, start=start, small=small, switch=switch)
         within = among(topology, names)
         for machines in (replace(within, switches=(), links=(link,), routes=()), within):
             key = looks(names, network(machines))
@@ -219,34 +209,6 @@ def _unreplicated(problem: Problem) -> Problem | None:
     return replace(problem, kinds=problem.kinds[:1], seconds=problem.seconds[:1], transfer=problem.transfer[:1])
 
 
-def _in_groups(
-    problem: Problem,
-    hierarchy: Hierarchy,
-    stages: Stages,
-    most: int,
-    solution: Solution,
-    topology: Topology,
-    seconds: float,
-) -> Solution | None:
-    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where the number of stages is prescribed, or
-    the plan at hand has no such form."""
-    if problem.stages is not None:
-        return None
-    once = replace(hierarchy, once=True)
-    groups = len(topology.devices) // hierarchy.size
-    known = best_packed(problem, once, groups, [[(1, nodes) for _, nodes in stages]], solution.bound, solution.reason)
-    if known is None:
-        return None
-    found = solve_groups(problem, once, groups, known, replicas=most, seconds=seconds)
-    names = [device.name for device in topology.devices]
-    return replace(
-        solution,
-        stages=tuple((stage.replicas - 1, stage.nodes) for stage in found.stages),
-        devices=tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
-        interrupted=found.interrupted,
-    )
-
-
 def link_value(
     asked: Asked,
     members: Sequence[Sequence[int]],
@@ -281,7 +243,7 @@ def put_on_devices(
         problem = placement_problem(module, plan, topology, asked.net, members, memory)
     except Infeasible:
         return None
-    search = PlacementSearch(problem, Limits(seconds=min(ends - now(), GROUP_SECONDS)))
+    search = PlacementSearch(problem, Limits(seconds=min(ends - now(), PLACE_SECONDS)))
     chosen = search.run()
     if search.interrupted:
         raise KeyboardInterrupt

@@ -16,6 +16,7 @@ from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
+from passes.costs.exchange import rings
 from passes.costs.learning import InFlight
 from passes.costs.memory.stage import most_bytes
 from passes.costs.network import network
@@ -286,6 +287,19 @@ def test_narrower_machines_are_some_of_the_devices_with_links_no_faster(seed: in
             assert real.path(one, other).bandwidth == net.path(one, other).bandwidth
             assert inside.path(one, other).latency >= net.path(one, other).latency
             assert inside.path(one, other).bandwidth <= net.path(one, other).bandwidth
+
+
+def test_small_messages_are_as_slow_on_narrower_machines() -> None:
+    """The link that stands for all had their ``switch`` but not ``small``, without which it says nothing: exchanges were
+    quicker than over any of them."""
+    topology = needed(random_module(38, training=False), Topology)
+    links = tuple(replace(link, small=link.bandwidth / (2 + n), switch=1e-4) for n, link in enumerate(topology.links))
+    topology = replace(topology, links=links)
+    net = network(topology)
+    for machines in narrower(topology, net):
+        names = [device.name for device in machines.devices]
+        inside, real = rings(network(machines), [names]), rings(net, [names])
+        assert inside.seconds(1, 1000.0) >= real.seconds(1, 1000.0)
 
 
 def test_sets_of_devices_are_those_that_faster_links_join() -> None:
