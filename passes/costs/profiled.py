@@ -16,7 +16,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Func, Module
@@ -54,7 +54,6 @@ class Origins:
     measured: float = 0.0
     scaled: float = 0.0
     modelled: float = 0.0
-    ratios: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         total = self.measured + self.scaled + self.modelled or 1.0
@@ -237,7 +236,7 @@ def _seconds(
             of_class[kind][part.key] = (own + overhead) / model
     ratios = {kind: statistics.median(found.values()) for kind, found in of_class.items() if len(found) >= ENOUGH}
     seconds: dict[tuple[int, bool], float] = {}
-    origins = Origins(ratios={f"{kind} backward" if backward else kind: ratio for (kind, backward), ratio in ratios.items()})
+    origins = Origins()
     for part, kind, model, own in zip(parts, kinds, sums, stated, strict=True):
         if any(entry.ops[i].facet(Time) is not None for i in part.positions) or not model < math.inf:
             continue

@@ -77,18 +77,14 @@ class AnalysisCache:
 
     def __init__(self) -> None:
         self._results: dict[tuple[Hashable, ...], tuple[tuple[weakref.ref[object], ...], Callable[[], Any]]] = {}
-        self.hits = 0
-        self.misses = 0
 
     def get(self, analysis: Callable[..., T], *subjects: object) -> T:
         """``analysis(*subjects)``, computed once per identity of the subjects, while all of them live."""
         found = self._results.get((analysis, *map(id, subjects)))
         if found is None:
-            self.misses += 1
             result = analysis(*subjects)
             self.put(result, analysis, *subjects)
             return result
-        self.hits += 1
         kept: T = found[1]()
         return kept
 

@@ -31,7 +31,6 @@ RATES = {
     "priced": 140e-6,
     "proposal": 150e-9,
     "run": 10e-9,
-    "shift": 3e-6,
     "side": 0.4e-3,
     "stage": 5e-9,
     "step": 0.7e-6,

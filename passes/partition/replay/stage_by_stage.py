@@ -102,7 +102,7 @@ class StageByStage:
         family: str = "",
     ) -> None:
         """Options as of ``replay``."""
-        self.module, self.topology, self.stated = module, topology, stated
+        self.module, self.stated = module, stated
         self.training, self.uneven, self.memory = training, uneven, memory
         self.microbatches, self.family = microbatches, family
         self.folding = context.analyses.get(folding, module.entry, module)

@@ -217,7 +217,7 @@ def test_an_analysis_is_computed_once_per_function(module: Module) -> None:
     analysis: Callable[[Func], int] = count
     other = replace(module.entry)
     assert [cache.get(analysis, f) for f in (module.entry, module.entry, other)] == [1, 1, 1]
-    assert (len(calls), cache.hits, cache.misses) == (2, 1, 2), "an equal function of another identity is asked again"
+    assert len(calls) == 2, "an equal function of another identity is asked again"
 
 
 def test_the_analysis_cache_keeps_no_module_alive(module: Module) -> None:
@@ -229,7 +229,6 @@ def test_the_analysis_cache_keeps_no_module_alive(module: Module) -> None:
         assert context.analyses.get(expand, made) is made, "it is not folded"
         assert context.analyses.get(folding, made.entry, made).blocks == ()
         assert context.analyses.get(network, topology) is network(topology)
-    assert (context.analyses.misses, context.analyses.hits) == (3, 3)
     of_module, of_topology = weakref.ref(made), weakref.ref(topology)
     del made, topology
     gc.collect()

@@ -31,7 +31,7 @@ from passes.graph.graph import DisjointSets
 from passes.partition.lattice.bounds.minimum_cuts import nets_of
 from passes.partition.lattice.bounds.policy import POLICY
 from passes.stages.problem import Floats, Joins, Problem, precedence
-from passes.stages.reduce import Groups, memory_can_bind, ordered
+from passes.stages.reduce import Groups, ordered
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ class _Merging:
             if len(pins) > 1 and nets.transfer[:, h].any():
                 for v in pins:
                     self.on[v].add(h)
-        self.weighted = memory_can_bind(problem)
         self.weights = np.ones(n, np.bool_)
         self.sets = DisjointSets(n)
         total = np.array([math.fsum(row[np.isfinite(row)]) for row in problem.seconds])

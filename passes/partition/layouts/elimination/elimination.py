@@ -43,11 +43,10 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A variable that was eliminated: the factors that had it, in parts, and what was left of each part."""
+    """A variable that was eliminated: the factors that had it, in parts."""
 
     variable: int
     parts: tuple[tuple[Factor, ...], ...]
-    messages: tuple[Factor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +125,13 @@ def eliminate(
         parts = _parts(bucket, variable, sizes, budget if now() < until else min(budget, HASTY))
         exact = exact and len(parts) == 1
         neighbours = near.pop(variable) - {variable}
-        messages = []
         for part in parts:
             scope = tuple(sorted({v for factor in part for v in factor.scope} - {variable}))
-            messages.append(Factor(scope, _least(part, scope, variable, sizes)))
+            message = Factor(scope, _least(part, scope, variable, sizes))
             did("entry", len(part) * sizes[variable] * math.prod(sizes[v] for v in scope))
-            add(messages[-1], made)
+            add(message, made)
             made += 1
-        buckets.append(Bucket(variable, tuple(map(tuple, parts)), tuple(messages)))
+        buckets.append(Bucket(variable, tuple(map(tuple, parts))))
         for other in neighbours:
             near[other] = {other}.union(*(factor.scope for factor in having[other].values()))
             if other not in kept:

@@ -19,10 +19,9 @@ ENDS: Scope = (SHARED, BEFORE, BEHIND)
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Two stretches, one behind the other: their tables as ``factors`` of the elimination ``inner`` of what is between them."""
+    """Two stretches, one behind the other, and the elimination ``inner`` of what is between them."""
 
     halves: tuple[Stretch, Stretch]
-    factors: tuple[Factor, Factor]
     inner: Eliminated
 
 
@@ -45,7 +44,7 @@ def stretched(table: Floats, count: int) -> Stretch:
             one, two = of(count // 2), of(count - count // 2)
             factors = Factor((SHARED, BEFORE, MIDDLE), one.table), Factor((SHARED, MIDDLE, BEHIND), two.table)
             inner = eliminate(factors, sizes, ENDS)
-            stretches[count] = Stretch(count, join(inner.left, ENDS, sizes), Joined((one, two), factors, inner))
+            stretches[count] = Stretch(count, join(inner.left, ENDS, sizes), Joined((one, two), inner))
         return stretches[count]
 
     return of(count)

@@ -165,9 +165,9 @@ class Builder:
         self.times: dict[object, tuple[float, float]] = {}
         self.last: _OnMesh | None = None
 
-    def build(self, mesh: DeviceMesh, *, overlap: float | None = None, in_flight: int = 1) -> ShardInput:
+    def build(self, mesh: DeviceMesh, *, overlap: float | None = None) -> ShardInput:
         """The problem on a mesh. ``overlap``: the L of the module, where sums of gradients may run beside a backward pass; None
-        where nothing overlaps. ``in_flight``: how many microbatches a device holds saved values of at once."""
+        where nothing overlaps."""
         apart, types = overlap is not None, () if self.training else mesh.types
         if (apart, types) not in self.outlines:
             chains = chains_of(self.func, types, training=self.training)
@@ -177,7 +177,7 @@ class Builder:
         if self.last is None or self.last.outline is not outline or self.last.mesh != mesh:
             self.last = _OnMesh(self, outline, mesh)
             did("written", len(self.func.ops))
-        return self.last.problem(overlap).keeping(in_flight)
+        return self.last.problem(overlap)
 
 
 def build(
@@ -189,12 +189,11 @@ def build(
     training: bool = False,
     uneven: bool = False,
     microbatches: int = 1,
-    in_flight: int = 1,
     overlap: float | None = None,
 ) -> ShardInput:
     """The problem of ``func`` on one mesh; options as of ``Builder`` and ``Builder.build``."""
     builder = Builder(module, func, folding, training=training, uneven=uneven, microbatches=microbatches)
-    return builder.build(mesh, overlap=overlap, in_flight=in_flight)
+    return builder.build(mesh, overlap=overlap)
 
 
 @dataclass(slots=True)

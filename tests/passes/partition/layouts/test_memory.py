@@ -50,7 +50,7 @@ FEW = 20_000
 def training_input(module: Module, sizes: tuple[int, ...], uneven: bool = False, in_flight: int = 1) -> ShardInput:
     top = topology(math.prod(sizes))
     mesh = mesh_of(top, network(top), sizes)
-    return build(module, module.entry, mesh, None, training=True, uneven=uneven, in_flight=in_flight)
+    return build(module, module.entry, mesh, None, training=True, uneven=uneven).keeping(in_flight)
 
 
 # -- what is saved for the backward pass -------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_the_search_finds_the_best_plan_in_training(widths: list[int], in_flight
     top = module.first(Topology)
     assert top is not None
     mesh = mesh_of(top, network(top), (2,))
-    given_ = build(module, module.entry, mesh, None, training=True, in_flight=in_flight)
+    given_ = build(module, module.entry, mesh, None, training=True).keeping(in_flight)
     problem = given_.problem
     least = sum(float(problem.node(node).memory.min()) for node in range(problem.size))
     most = sum(float(problem.node(node).memory.max()) for node in range(problem.size))
