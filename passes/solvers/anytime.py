@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, Self, TypeVar
 
 from ir.core.outcomes import TIGHT, Outcome, outcome
-from passes.solvers.interrupts import interruptible
 from passes.solvers.work import now
 
 Progress = Callable[[str, float | None], None]
@@ -68,6 +68,21 @@ class Statistics:
     tested: int = 0
     transitions: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it an interrupt from the keyboard is a KeyboardInterrupt wherever it falls: while a compiled kernel runs, numba
+    tells it as a SystemError, which the KeyboardInterrupt caused, perhaps by way of other SystemErrors."""
+    try:
+        yield
+    except SystemError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
 
 
 class Anytime(Generic[P]):

@@ -85,7 +85,7 @@ def _plan(
     """The search with the bandwidth inside a group everywhere, and the plan for both bandwidths, None if there is none."""
     from passes.partition.lattice.groups.solver import best_along, best_packed, solve_groups
     from passes.partition.lattice.search.replicas import replicate
-    from passes.solvers.interrupts import interruptible
+    from passes.solvers.anytime import interruptible
     from passes.stages.bounds import best_bound, prices
 
     assert options.hierarchy is not None

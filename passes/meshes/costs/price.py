@@ -22,14 +22,14 @@ from typing import NamedTuple
 from ir.core.facets import SYNCS, sync_of
 from ir.core.module import Func, Module
 from ir.core.ops import Op
-from ir.core.types import Partial, Replicate, TensorType, Type, type_bytes
+from ir.core.types import Partial, Replicate, TensorType, type_bytes
 from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backward_rule, rules
 from ir.ops.opdefs import COLLECTIVES, module_opsets
 from passes.costs.blocked import blocked_values
 from passes.costs.exchange import GradientSum, hidden, waiting_bytes
 from passes.costs.learning import made_last, of_weights, recomputes, runs_first, scales, trained, updated_bytes
 from passes.costs.memory.liveness import resource_bytes
-from passes.costs.op_time import is_head, may_fuse
+from passes.costs.op_time import as_much, is_head, may_fuse
 from passes.graph.graph import reads
 from passes.meshes.costs.bill import Bill, Collective, Decisions
 from passes.meshes.costs.member_work import MemberWork, whole_along
@@ -336,10 +336,9 @@ class _Walk:
         if self.training:
             return joined
         if may_fuse(op):
-            shape = _shape(op.results[0].type)
             for i, (value, lies) in enumerate(zip(op.operands, operands, strict=True)):
                 alone = value in self.chains and self.times_read[value] == 1 and self.lies[value] == lies
-                if alone and _shape(self.types[value]) == shape:
+                if alone and as_much(self.types[value], op.results[0].type):
                     joined = i
         if joined >= 0 or is_head(op):
             self.chains.add(op.results[0].name)
@@ -414,9 +413,5 @@ def _passing(func: Func, times_read: Mapping[str, int]) -> dict[str, str]:
         name: op.results[0].name
         for op in func.ops
         for name in op.operands[: terms.get(op.name, 0)]
-        if times_read[name] == 1 and name in made and _shape(made[name]) == _shape(op.results[0].type)
+        if times_read[name] == 1 and name in made and as_much(made[name], op.results[0].type)
     }
-
-
-def _shape(type_: Type) -> object:
-    return type_.shape if isinstance(type_, TensorType) else None

@@ -20,6 +20,8 @@ import numpy as np
 from ir.core.diagnostics import Diagnostic, Infeasible, Severity
 from ir.core.module import Module
 from ir.core.topology import Topology
+from passes.costs.memory.footprint import Footprint
+from passes.graph.graph import listing
 from passes.graph.serving import IDS
 from passes.partition.faults import (
     AskedTooMuch,
@@ -164,31 +166,33 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str,
         limit = problem.kinds[cost.kind].memory
         if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
             worst[cost.kind] = (cost.memory - limit, index, cost)
-    messages = [_short(problem.kinds[k], *shortage, held, topology, advice) for k, shortage in sorted(worst.items())]
+    messages = [
+        short_of(problem.kinds[k], short, index, Footprint(cost.weights, cost.workspace, cost.buffers), held, topology, advice)
+        for k, (short, index, cost) in sorted(worst.items())
+    ]
     messages = messages or [NothingFits().at(topology.name)]
     if solution.status == "undecided":
         messages.append(replace(NotProven().at("partition"), severity=Severity.NOTE))
     return Infeasible(messages)
 
 
-def _short(kind: Kind, short: int, index: int, cost: StageCost, held: str, topology: Topology, hint: str) -> Diagnostic:
-    """The message that stage ``index`` of the nearest plan lacks ``short`` bytes on devices of this kind."""
+def short_of(kind: Kind, short: int, index: int, needs: Footprint, held: str, topology: Topology, advice: str) -> Diagnostic:
+    """The message that stage ``index`` of the nearest plan, which ``needs`` so much, lacks ``short`` bytes on devices of this
+    kind."""
     names = tuple(dict.fromkeys(kind.devices))
-    each = f"each {kind.type} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
     chunks = kind.count // len(names)
-    part = f" for each of {chunks} stages" if chunks > 1 else ""
     fault = NearestPlan(
-        device=each if len(names) > 1 else names[0],
+        device=f"each {kind.type} ({listing(names)})" if len(names) > 1 else names[0],
         memory=kind.memory or 0,
-        part=part,
+        part=f" for each of {chunks} stages" if chunks > 1 else "",
         stage=index,
-        needed=cost.memory,
-        weights=cost.weights,
+        needed=needs.total,
+        weights=needs.weights,
         held=held,
-        workspace=cost.workspace,
-        buffers=cost.buffers,
+        workspace=needs.workspace,
+        buffers=needs.buffers,
         short=short,
-        advice=hint,
+        advice=advice,
     )
     return fault.at(topology.name)
 

@@ -70,19 +70,8 @@ SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LatticeSearch(PlanOptions, Pass):
-    """Split the model into stages on single devices and replicas, by dynamic programming over the lattice of ideals.
-
-    ``objective``: ``throughput`` (least largest load per sample) or ``training`` (least time of a step of a model). ``comm``:
-    how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers
-    must lie in different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device).
-    ``replicas``: most devices that a stage may run on, each handling every so-many-th sample (0: as many as there are).
-    ``microbatches``: of a training step (0: 8), ordered as ``family`` does (empty: as 1F1B;
-    ``passes.timeline.families``). ``chunks``: stages on each device of a training step, put there in ``chunk_order``,
-    ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the
-    search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds of counted work
-    (none: 10). ``hosts``: look for plans that are better where links between hosts are slower than inside. An interrupt from
-    the keyboard ends the search with its best plan.
-    """
+    """Split the model into stages on single devices and replicas, by dynamic programming over the lattice of ideals. Options as
+    of ``partition``."""
 
     comm: str = "sum"
     cuts: tuple[str, ...] = ()

@@ -11,11 +11,10 @@ from ir.core.module import Func
 from ir.core.outcomes import outcome
 from passes.costs.memory.footprint import Footprint
 from passes.costs.memory.liveness import stage_live
-from passes.graph.graph import cuts_of, listing
+from passes.graph.graph import cuts_of
 from passes.graph.serving import most_groups
-from passes.partition.bridge.explain import Overfull, held_in
+from passes.partition.bridge.explain import Overfull, held_in, short_of
 from passes.partition.bridge.plan import Asked, with_stages
-from passes.partition.faults import NearestPlan
 from passes.partition.lattice.objective import Solution
 from passes.stages.arrays import Ints
 from passes.stages.placement_from_ir import stage_memory
@@ -84,23 +83,9 @@ def _overfull(asked: Asked, solution: Solution, needs: Sequence[Footprint], boun
         for (k, _), needed in zip(stages, needs, strict=True)
     ]
     number = max(range(len(stages)), key=lacking.__getitem__)
-    kind, needed = kinds[stages[number][0]], needs[number]
-    names = tuple(dict.fromkeys(kind.devices))
+    kind, needed = kinds[stages[number][0]], replace(needs[number], buffers=needs[number].buffers - needs[number].spare)
     held, advice = held_in(asked.module, training=asked.steps is not None)
-    fault = NearestPlan(
-        device=f"each {kind.type} ({listing(names)})" if len(names) > 1 else names[0],
-        memory=kind.memory or 0,
-        part="",
-        stage=number,
-        needed=needed.least,
-        weights=needed.weights,
-        held=held,
-        workspace=needed.workspace,
-        buffers=needed.buffers - needed.spare,
-        short=lacking[number],
-        advice=advice,
-    )
-    return Overfull(fault.at(asked.topology.name), len(stages), bound)
+    return Overfull(short_of(kind, lacking[number], number, needed, held, asked.topology, advice), len(stages), bound)
 
 
 def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[Footprint]]:

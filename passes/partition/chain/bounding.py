@@ -358,7 +358,7 @@ class Bounding:
         before = chain.entering(run.first, run.block.receives(comes), alike)
         after = chain.leaving(run.behind, run.block.sends(goes), behind)
         room = float(self.room(form, limit, alike, held)[run.first, run.behind])
-        price = chain.within(run.first, run.behind, before, after, room, form.prices, until=ends).price
+        price = chain.best_price(run.first, run.behind, before, after, room, form.prices, until=ends)
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)

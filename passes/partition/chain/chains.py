@@ -147,15 +147,6 @@ class Way:
     memory: float
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
-    """``bound`` seconds that no plan is below, at ``price`` per byte; ``fits``: a way that fits, None where none was found."""
-
-    bound: float
-    price: float
-    fits: Way | None
-
-
 class Chain:
     """The tables of one form of mesh."""
 
@@ -268,22 +259,22 @@ class Chain:
         one.found.trace(values)
         return tuple(values[model.choice(node)] for node in range(model.problem.size))
 
-    def within(
+    def best_price(
         self,
         first: int,
         behind: int,
         before: Floats,
         after: Floats,
-        limit: float | None,
+        limit: float,
         known: Iterable[float] = (0.0,),
         *,
         until: float = math.inf,
-    ) -> Within:
-        """The best bound of a run that must fit into ``limit`` bytes, and a way that fits; ``known``: prices to begin with. The
-        lines of a way that fits and of one that does not meet at the next price to try (Everett 1963). After the time ``until``
-        (of ``now``) none is tried but those known."""
-        if limit is not None and limit < 0:
-            return Within(math.inf, 0.0, None)
+    ) -> float:
+        """The price of a byte under which a run that must fit into ``limit`` bytes is bounded best; ``known``: prices to begin
+        with. The lines of a way that fits and of one that does not meet at the next price to try (Everett 1963). After the
+        time ``until`` (of ``now``) none is tried but those known."""
+        if limit < 0:
+            return 0.0
         dense: Way | None = None
         sparse: Way | None = None
         best, bound, price = 0.0, 0.0, 0.0
@@ -302,17 +293,17 @@ class Chain:
                 price = following
             found = self.way(price, first, behind, before, after)
             if found is None:
-                return Within(math.inf, 0.0, None)
-            here = found.seconds + (price * (found.memory - limit) if limit is not None else 0.0)
+                return 0.0
+            here = found.seconds + price * (found.memory - limit)
             if here > bound:
                 best, bound = price, here
-            if limit is not None and found.memory > limit:
+            if found.memory > limit:
                 dense = found
             else:
                 sparse, waiting = found, []
             if not waiting and now() > until:
                 break
-        return Within(bound, best, sparse)
+        return best
 
     # -- units ---------------------------------------------------------------------------------------------------------
 

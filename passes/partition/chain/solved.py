@@ -19,7 +19,6 @@ from ir.core.module import Func
 from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Replicate
-from passes.costs.learning import InFlight
 from passes.costs.memory.footprint import Footprint, buffer_bytes, lacking
 from passes.costs.network import Network
 from passes.meshes.costs.bill import Decisions
@@ -194,7 +193,7 @@ class StageSolver:
         made_in: dict[str, tuple[int, Placements]] = {}  # the stage that makes a value, and the layout there
         seconds = [0.0] * len(sequence.runs)
         stages = []
-        sides = alike(sequence.runs)
+        sides, held = alike(sequence.runs), self.bounding.least.held(len(sequence.runs))
         for number, (run, ops) in enumerate(zip(sequence.runs, sequence.ops, strict=True)):
             form = self.bounding.nearer(run, sides[number])
             cutter = self.bounding.cutter(form)
@@ -210,7 +209,7 @@ class StageSolver:
             send = {name: self.send_seconds(sequence, cutter, name, number, readers[name]) for name in leaving}
             for name in stated.keys() & send.keys():
                 send[name] = np.where(np.arange(len(send[name])) == stated[name], send[name], NEVER)
-            border, in_flight = Border(send=send, arriving=arriving, whole=whole), self.in_flight(sequence, number)
+            border, in_flight = Border(send=send, arriving=arriving, whole=whole), held[number]
             problem = cutter.cut(ops, border)
             problem = replace(problem, given=problem.given.keeping(in_flight))
             buffers = 0
@@ -250,13 +249,6 @@ class StageSolver:
         if key not in self.beyond:
             self.beyond[key] = self.decided(solved).bill.overlapped - solved.work
         return self.beyond[key]
-
-    def in_flight(self, sequence: _Sequence, number: int) -> int:
-        """Of how many microbatches a stage holds what their backward passes need."""
-        if not self.bounding.training:
-            return 1
-        stages = [1] * len(sequence.runs)
-        return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
 
     def plan_of(self, stage: StageTask) -> ShardPlan | None:
         """The stage's plan, None where none was found that fits."""

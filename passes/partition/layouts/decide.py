@@ -35,7 +35,7 @@ def truthful(given: ShardInput, choices: Sequence[int]) -> tuple[int, ...]:
             costs = []
             for other in alike:
                 found[node] = other
-                shared = sum(problem.value_cost(problem.values[number], found) for number in linked)
+                shared = sum(problem.value_cost(number, found) for number in linked)
                 costs.append(float(problem.node(node).seconds[other]) + shared)
             known[key] = alike[costs.index(min(costs))]
         found[node] = known[key]
@@ -129,7 +129,7 @@ def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | N
             costs = []
             for choice in range(len(kind.seconds)):
                 choices[node] = choice
-                seconds = math.fsum(problem.value_cost(problem.values[number], choices) for number in numbers)
+                seconds = math.fsum(problem.value_cost(number, choices) for number in numbers)
                 costs.append((seconds, float(kind.memory[choice]), choice))
             known[key] = min(costs)[2]
         choices[node] = known[key]

@@ -125,13 +125,10 @@ class ShardProblem:
             keys.update(key for port in ports for key in kind.needs[self.node_kinds[reader].reads[port][choice]])
         return float(sum(kind.weights[source, key] for key in sorted(keys)))
 
-    def value_cost(self, value: ValueNode, choices: Sequence[int]) -> float:
+    def value_cost(self, number: int, choices: Sequence[int]) -> float:
         """Seconds of the conversions of one value."""
-        kind = self.value_kinds[value.kind]
-        maker, result = value.maker
-        source = self.node(maker).makes[result][choices[maker]]
-        keys = {key for node, port in value.readers for key in kind.needs[self.node(node).reads[port][choices[node]]]}
-        return float(sum(kind.weights[source, key] for key in sorted(keys)))
+        form, row = self.graph.form_of[number]
+        return self._converted(self.graph.forms[form], [choices[node] for node in self.graph.rows[form][row]])
 
     def memory(self, choices: Sequence[int]) -> float:
         """Bytes per device."""

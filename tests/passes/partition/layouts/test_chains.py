@@ -60,15 +60,14 @@ def test_a_price_keeps_memory() -> None:
     first, behind = 3, 7
     ends = np.zeros(chain.states(first)), np.zeros(chain.states(behind))
     problem = cutter.cut(units.run(first, behind), Border()).given.problem
-    loose = chain.within(first, behind, *ends, None)
-    assert loose.fits is not None
-    limit = (loose.fits.memory + problem.memory(least_memory(problem))) / 2
-    found, best = chain.within(first, behind, *ends, limit), solve(problem, memory=limit, gap=0.0)
-    assert found.fits is not None
-    assert found.price > 0
-    assert found.fits.memory <= limit
-    assert loose.bound < found.bound <= best.value * (1 + 1e-9)
-    assert found.fits.seconds >= found.bound
+    loose = chain.way(0.0, first, behind, *ends)
+    assert loose is not None
+    limit = (loose.memory + problem.memory(least_memory(problem))) / 2
+    price, best = chain.best_price(first, behind, *ends, limit), solve(problem, memory=limit, gap=0.0)
+    assert price > 0
+    found = chain.way(price, first, behind, *ends)
+    assert found is not None
+    assert loose.seconds < found.seconds + price * (found.memory - limit) <= best.value * (1 + 1e-9)
     with pytest.raises(NoPlanError):
         solve(problem, memory=1.0)
-    assert chain.within(first, behind, *ends, 1.0).fits is None
+    assert chain.best_price(first, behind, *ends, -1.0) == 0

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from passes.solvers.interrupts import interruptible
+from passes.solvers.anytime import interruptible
 
 CHILD = """
 import json, signal, sys
