@@ -44,7 +44,6 @@ from passes.partition.replay.faults import (
     TurnsOfSharedDevices,
     TurnsRarelyMeet,
     WrongServing,
-    WrongTurns,
 )
 from passes.partition.replay.stated import StatedPass
 from passes.plan.proof import proof_of
@@ -159,8 +158,8 @@ class AssignPass(StatedPass):
             found[index] = serves = tuple(int(replica) for replica in listed.split(",") if replica.isdecimal())
             on = devices.get(index, [])
             if len(serves) != (groups or len(serves)) or set(serves) != set(range(len(on))):
-                fault = WrongServing(listed, len(on), groups) if groups else WrongTurns(listed, len(on))
-                raise InvalidInput(fault, where=self._where(index))
+                what = f"{groups} groups" if groups else "its turns"
+                raise InvalidInput(WrongServing(what, listed, len(on)), where=self._where(index))
             if not groups and self.objective != THROUGHPUT.name:
                 raise InvalidInput(NoTurns(self.objective), where=self._where(index))
             if len(on) == 1 and not groups:

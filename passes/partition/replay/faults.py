@@ -116,13 +116,6 @@ class StagesOverMemory(Fault, code="E3411"):
     reason: str
 
 
-class StepMicrobatches(Fault, code="E3412"):
-    """Microbatches are of a training step."""
-
-    message = "microbatches is {microbatches}; a step of training has 1 or more"
-    microbatches: int
-
-
 class StrategiesOfOps(Fault, code="E3413"):
     """A plan on meshes lists one text of strategies per op."""
 
@@ -139,14 +132,6 @@ class NoSync(Fault, code="E3414"):
     weight: str
     method: str
     reason: str
-
-
-class DeviceWithoutOp(Fault, code="E3415"):
-    """A stage has a device, and no op is listed in it."""
-
-    message = "device '{device}' is in a stage that has no op"
-    hint = "remove the stage"
-    device: str
 
 
 class DeviceTwice(Fault, code="E3416"):
@@ -236,20 +221,11 @@ class AveragesParted(Fault, code="E3428"):
 
 
 class WrongServing(Fault, code="E3429"):
-    """Each group of a decoder's sequences is served by one of the replicas of a stage, each of which serves one at least."""
+    """Each turn of a stage, or group of a decoder's sequences, is of one of its replicas, each of which has one at least."""
 
-    message = "the replicas of {groups} groups are listed as '{listed}', and the stage has {replicas}"
-    hint = "name a replica from 0 on for each group, and each of them once at least"
-    listed: str
-    replicas: int
-    groups: int
-
-
-class WrongTurns(Fault, code="E3430"):
-    """Each turn of a stage is of one of its replicas, each of which has one at least."""
-
-    message = "the replicas that have its turns are listed as '{listed}', and it has {replicas}"
-    hint = "name a replica from 0 on for each turn, and each of them once at least"
+    message = "the replicas of {what} are listed as '{listed}', and the stage has {replicas}"
+    hint = "name a replica from 0 on for each of these, and each replica once at least"
+    what: str
     listed: str
     replicas: int
 

@@ -37,14 +37,14 @@ from passes.meshes.layouts import Placements
 from passes.meshes.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.meshes.notation import read_placements, read_sync, sync_text
 from passes.meshes.undecided import undecided
+from passes.partition.layouts.faults import MicrobatchesMisfit
 from passes.partition.replay.faults import (
     DeviceTwice,
-    DeviceWithoutOp,
     MeshShape,
     NoSync,
     ReplicasOfTypes,
     StagesOverMemory,
-    StepMicrobatches,
+    StageWithoutOp,
     StrategiesOfOps,
 )
 from passes.partition.replay.stage_by_stage import StageByStage, Stated
@@ -138,7 +138,8 @@ class ReplayPass(StatedPass):
         """Raises InvalidInput for what no plan on meshes states."""
         self._check_objective(Planned.MESHES)
         if self.microbatches < 1 or (self.microbatches > 1 and not self.training):
-            raise InvalidInput(StepMicrobatches(self.microbatches), where=self.source)
+            fault = MicrobatchesMisfit(self.microbatches, "expected 1, or of a training step 1 or more")
+            raise InvalidInput(fault, where=self.source)
         if len(self.strategies) != len(self.ops):
             raise InvalidInput(StrategiesOfOps(len(self.strategies), len(self.ops)), where=self.source)
 
@@ -239,12 +240,14 @@ class ReplayPass(StatedPass):
         known = [device.name for device in topology.devices]
         devices: dict[int, list[str]] = {index: [] for index in range(count)}
         holder: dict[str, int] = {}
-        for text in self.devices:
-            index, name = self._split(text)
+        listed = [self._split(text) for text in self.devices]
+        empty = sorted({index for index, _ in listed} - devices.keys())
+        problems += [StageWithoutOp(index).at(self._where(index)) for index in empty]
+        for index, name in listed:
             where = self._where(index)
-            if index not in devices:
-                problems.append(DeviceWithoutOp(name).at(where))
-            elif name not in known:
+            if index in empty:
+                continue
+            if name not in known:
                 problems.append(self._unknown_device(index, name, topology))
             elif holder.setdefault(name, index) != index or name in devices[index]:
                 what = "is listed twice" if name in devices[index] else f"already runs stage {holder[name]}"

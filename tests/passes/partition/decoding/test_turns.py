@@ -282,8 +282,8 @@ def test_a_bound_holds_for_stages_of_whole_units_alone() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"serves": ("0:0,0",)}, "the replicas that have its turns are listed as '0,0', and it has 2"),
-        ({"serves": ("0:0,1,2",)}, "the replicas that have its turns are listed as '0,1,2', and it has 2"),
+        ({"serves": ("0:0,0",)}, "the replicas of its turns are listed as '0,0', and the stage has 2"),
+        ({"serves": ("0:0,1,2",)}, "the replicas of its turns are listed as '0,1,2', and the stage has 2"),
         ({"serves": ("0:0,1",), "objective": "training", "microbatches": 2}, "its replicas are of different types"),
         (
             {"serves": ("0:0,0,1",), "objective": "training", "microbatches": 2, "devices": ("0:f0", "0:f1")},

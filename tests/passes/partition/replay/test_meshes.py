@@ -399,7 +399,7 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
             "objective is 'pipedream', expected throughput, latency, ",
         ),
         (lambda d: d.update(comm="overlap"), "comm", "comm 'overlap' found; of plans that split tensors, 'sum' expected"),
-        (lambda d: d.update(microbatches=4), "", "microbatches is 4; a step of training has 1 or more"),
+        (lambda d: d.update(microbatches=4), "", "microbatches is 4, expected 1, or of a training step 1 or more"),
     ],
 )
 def test_faults_are_located(change: Callable[[dict[str, Any]], Any], where: str, message: str) -> None:
