@@ -94,10 +94,9 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     On single devices: ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``:
     tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``chunks``: stages on each device
-    of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals
-    walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the search
-    may hold. ``hosts``: look for plans that are better where links between hosts are slower than inside. An interrupt from the
-    keyboard ends the search with its best plan.
+    of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``hosts``: look for plans that
+    are better where links between hosts are slower than inside. An interrupt from the keyboard ends the search with its best
+    plan.
 
     On meshes: ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``replicate``), not the one
     found; in stages ops are split as in that plan of the whole function, and cut where the slowest stage is quickest, on meshes
@@ -207,7 +206,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         elif self.mesh == ANY_FORM:
             names = of_meshes
         else:
-            names = ("max_ideals", "max_pairs", "memory", "hosts")
+            names = ("hosts",)
         default = {option.name: option.default for option in fields(self)}
         return tuple(name.replace("_", "-") for name in names if getattr(self, name) != default[name])
 

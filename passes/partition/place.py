@@ -24,7 +24,7 @@ Which device: stages that a plan or a pin put on devices stay there; the others 
 of one value those with fewer seconds of transfers are preferred where the search meets them, which is not proven. The start is
 the better of two greedy placements, improved by exchanging and moving stages; if that does not reach the least value that
 ports allow, a branch and bound proves or improves it, trying one device of those that can be exchanged (``device_classes``);
-not where stages have replicas, which the exchanges alone place. It ends after ``nodes`` nodes.
+not where stages have replicas, which the exchanges alone place. It ends after ``NODES`` nodes (``placement_search``).
 
 Stages that a plan puts on one device (the pieces of a split that is not contiguous) take turns there: their seconds and their
 bytes add up, and what passes between them costs nothing.
@@ -57,7 +57,7 @@ from passes.graph.sizes import assessed
 from passes.solvers.anytime import Limits
 from passes.stages.placement import Placement, PlacementProblem, turns
 from passes.stages.placement_from_ir import placement_problem, replica_speed, serving_of, settled, stage_memory, updates
-from passes.stages.placement_search import NODES, PlacementSearch
+from passes.stages.placement_search import PlacementSearch
 from passes.timeline.families import stages_in_flight
 
 STATED = "plan"
@@ -68,13 +68,11 @@ STATED = "plan"
 class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
-    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most (``placement_search``).
     ``time_limit``: seconds of counted work (``passes.solvers.work``). ``family``: the order of a training step, as of
     ``schedule``: how much a stage holds depends on it.
     """
 
     name: ClassVar[str] = "place"
-    nodes: int = NODES
     time_limit: float = 10.0
     family: str = ""
 
@@ -94,7 +92,7 @@ class PlacePass(Pass):
         except Infeasible as error:
             error.proven, error.bound = False, plan.bound  # of other stages
             raise
-        search = PlacementSearch(problem, Limits(seconds=self.time_limit), self.nodes, context.progress)
+        search = PlacementSearch(problem, Limits(seconds=self.time_limit), progress=context.progress)
         chosen = search.run()
         if chosen is None:
             raise _crowded(problem, plan, topology)

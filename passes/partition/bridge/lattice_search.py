@@ -78,9 +78,6 @@ class LatticeSearch(PlanOptions, Pass):
     pins: tuple[str, ...] = ()
     chunks: int = 1
     chunk_order: str = "loop"
-    max_ideals: int = 5_000_000
-    max_pairs: int = 60_000_000
-    memory: int = 512
     hosts: bool = True
 
     @on_expanded
@@ -325,7 +322,7 @@ class LatticeSearch(PlanOptions, Pass):
         return replace(asked, fine=asked.safe, problem=held), solution, copied
 
     def _budget(self, seconds: float, beaten: float) -> Budget:
-        return Budget(ideals=self.max_ideals, memory=self.memory << 20, pairs=self.max_pairs, seconds=seconds, beaten=beaten)
+        return Budget(seconds=seconds, beaten=beaten)
 
     def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget) -> Solution | None:
         """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, of a decoder, whose

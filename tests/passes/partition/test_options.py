@@ -15,8 +15,8 @@ from tests.passes.staging import chain, devices
     [
         ("none", "strategy=data,device-memory=300000,uneven=true,shares=equal,gap=0.1"),
         ("any", "strategy=data,device-memory=300000"),
-        ("auto", "max-ideals=10,max-pairs=10,memory=1,hosts=false"),
-        ("2", "memory=1"),
+        ("auto", "hosts=false"),
+        ("2", "hosts=false"),
     ],
 )
 def test_an_option_that_no_search_reads_is_refused(mesh: str, options: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -222,10 +223,11 @@ def test_infeasible_says_which_device_and_by_how_many_bytes() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 0, 3])
-def test_weights_over_all_memory_together_are_one_error(replicas: int) -> None:
+def test_weights_over_all_memory_together_are_one_error(replicas: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many devices a stage may have, each counts once."""
+    monkeypatch.setattr(lattice_search, "Budget", partial(Budget, ideals=1))
     with pytest.raises(Infeasible) as caught:
-        run(weighted(50_000, 50_000, 50_000), devices(3, memory=40_000), replicas=replicas, max_ideals=1)
+        run(weighted(50_000, 50_000, 50_000), devices(3, memory=40_000), replicas=replicas)
     (total,) = caught.value.diagnostics
     assert total.message == "the weights alone are 150000 bytes, all 3 devices have 120000: 30000 bytes short"
     assert (total.severity, total.where) == (Severity.ERROR, "@top")
@@ -241,9 +243,10 @@ def test_the_memory_of_a_device_is_told_whole_where_it_runs_chunks() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_search_that_ended_early_says_how_to_give_it_longer(replicas: int) -> None:
+def test_a_search_that_ended_early_says_how_to_give_it_longer(replicas: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lattice_search, "Budget", partial(Budget, ideals=1))
     with pytest.raises(Infeasible) as caught:
-        run(weighted(30_000, 30_000, 30_000), devices(2, memory=52_000), replicas=replicas, max_ideals=1)
+        run(weighted(30_000, 30_000, 30_000), devices(2, memory=52_000), replicas=replicas)
     short, ended = caught.value.diagnostics
     assert (short.severity, ended.severity) == (Severity.ERROR, Severity.NOTE)
     assert "each t (d0, d1) has 52000 bytes" in short.message

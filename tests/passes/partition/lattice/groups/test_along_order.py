@@ -147,7 +147,7 @@ def test_pieces_are_made_only_where_they_pay_on_real_links(seed: int) -> None:
     module = random_module(seed).extend([hosts_of_two(random.Random(seed))])
     context = PassContext()
     plans = [
-        PlacePass(nodes=0)
+        PlacePass(time_limit=0.0)
         .run(ReferencePass(split=split, time_limit=2.0, hosts=False).run(module, context), context)
         .first(Plan)
         for split in ("any", "contiguous")
