@@ -241,10 +241,13 @@ class PartitionPass(LatticeSearch, MeshOptions):
                 f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if not self.shares and few(topology) else ""
             )
         from passes.partition.chain.submeshes import searched_sizes
+        from passes.partition.on_meshes import halves
 
         net, sizes, left_out = network(topology), set[int](), dict[str, None]()
         for search in searches:
-            if search.stages != 1:
+            if search.stages == 1 and search.tries_fewer(topology):
+                sizes.update(halves(len(topology.devices)))
+            elif search.stages != 1:
                 own, limits = searched_sizes(
                     topology,
                     net,
@@ -280,22 +283,30 @@ class PartitionPass(LatticeSearch, MeshOptions):
         unlike = len({device.type for device in topology.devices}) > 1
         alone = search.stages or search.strategy or search.shares or len(topology.devices) == 1
         alone = alone or search.of_one_kind(topology)
-        covers = self._covers(search, topology)
-        if alone or not (unlike or search.training or covers):
+        if alone or not (unlike or search.training or objective_of(search.objective).alone):
             return (search,)
         # As many microbatches as in stages, because the values are compared.
         microbatches = search.step_microbatches if search.training else 0
-        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=covers or bool(search.shape))
+        whole = bool(search.shape) or self._covers(search, topology)
+        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=whole)
 
     def _covers(self, search: MeshesSearch, topology: Topology) -> bool:
-        """Whether one mesh is searched for one sample alone on devices of one type, on sets that may all be a stage."""
+        """Whether one mesh is searched for one sample alone on devices of one type, on sets that may all be a stage: on part of
+        one host, or on whole hosts."""
         from passes.partition.chain.submeshes import searched_sizes
         from passes.partition.on_meshes import halves
 
         if not objective_of(search.objective).alone or len({device.type for device in topology.devices}) > 1:
             return False
-        sizes, _ = searched_sizes(topology, network(topology), replicas=search.most_replicas(topology))
-        return {*halves(len(topology.devices))} <= {*sizes}
+        devices, (sizes, _) = (
+            topology.devices,
+            searched_sizes(topology, network(topology), replicas=search.most_replicas(topology)),
+        )
+        for count in halves(len(devices)):
+            hosts = {device.host for device in devices[:count]}
+            if count not in sizes or (len(hosts) > 1 and sum(device.host in hosts for device in devices) > count):
+                return False
+        return True
 
     def _in_turns(self, module: Module, topology: Topology) -> tuple[Search, ...]:
         """The search of stages on unlike devices that take turns; none where there are no such devices, or no such plans are

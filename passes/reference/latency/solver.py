@@ -203,13 +203,13 @@ class _Search(IdealSearch):
         self.statistics.seconds["bound"] = time.perf_counter() - start
         if least is not None:
             self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
-            if math.isinf(least) and self._nothing_known():
+            if math.isinf(least):
                 self._prove_infeasible()
             for found in self._searches(engine, label, POLICY.widths):
                 self._accept(found.pieces)
-                if found.whole and self._nothing_known():
+                if math.isinf(found.bound):
                     self._prove_infeasible()
-                elif math.isfinite(found.bound):
+                else:
                     words = "all" if found.whole else "the most promising"
                     self._lower(found.bound, f"{words} labels over {engine.ideals} ideals", engine.rounding)
         self.statistics.tested += engine.steps
@@ -257,7 +257,7 @@ class _Search(IdealSearch):
         least = engine.bound(self._worthwhile(), self._keep_on("bound with nodes left out"))
         if least is None:
             return
-        if math.isinf(least) and self._nothing_known():
+        if math.isinf(least):
             self._prove_infeasible()
             return
         self._lower(least, words, engine.rounding)
@@ -266,10 +266,6 @@ class _Search(IdealSearch):
     def _worthwhile(self) -> float:
         """The latency below which a plan counts as better than the best, its own or the incumbent."""
         return min(self.value, self.limits.beaten) * (1 - TIGHT / 10)
-
-    def _nothing_known(self) -> bool:
-        """Whether all plans are looked for, since there is none yet."""
-        return self.best is None and math.isinf(self.limits.beaten)
 
     def _done(self) -> bool:
         """Whether the plan is proven to be the best, or none to be better than the incumbent."""
@@ -295,8 +291,10 @@ class _Search(IdealSearch):
             self.best = tuple((piece.kind, piece.nodes) for piece in found.pieces)
 
     def _lower(self, bound: float, reason: str, rounding: float = 0.0) -> None:
-        """Raises the lower bound; ``rounding``: seconds that ``bound`` may be off, besides ``SLACK``."""
-        self.tell(min((bound - rounding) * (1 - SLACK), self.value, self.limits.beaten), reason)
+        """Raises the lower bound; ``rounding``: seconds that ``bound`` may be off, besides ``SLACK``. One that is nearly the
+        incumbent's value is that: only plans that are better by a part of ``TIGHT`` are looked for."""
+        bound, beaten = (bound - rounding) * (1 - SLACK), self.limits.beaten
+        self.tell(min(self.value, beaten if bound >= beaten * (1 - TIGHT) else bound), reason)
 
     def _prove_infeasible(self, reason: str = "no sequence of pieces fits the memory of the accelerators") -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf

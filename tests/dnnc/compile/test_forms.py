@@ -382,6 +382,23 @@ def test_one_sample_alone_over_several_hosts_is_no_slower_than_on_one_mesh(tmp_p
     assert value(tmp_path, model, machine, objective="latency") <= one * (1 + 1e-9)
 
 
+def test_one_sample_alone_may_be_on_a_mesh_that_no_stage_has(tmp_path: Path) -> None:
+    """Four of nine devices in three hosts: three on one host and one on the next, where stages have one host or whole ones. Of
+    its sizes only two divides the model, and the plan on that was called optimal."""
+    hosts = ["a", "b", "c"]
+    text = 'version = 1\nswitches = ["s"]\n[types.t]\nrates = { f32 = "1 TFLOP/s" }\nmemory_bandwidth = "1 TB/s"\n'
+    text += "".join(f'[[hosts]]\nname = "{host}"\n' for host in hosts)
+    text += "".join(f'[[devices]]\nname = "{host}{{0..2}}"\ntype = "t"\nhost = "{host}"\n' for host in hosts)
+    text += f'[[links]]\neach = {json.dumps([f"devices of {host}" for host in hosts])}\nto = "s"\nbandwidth = "100 GB/s"\n'
+    (tmp_path / "nine.toml").write_text(text)
+    model = "zoo:mlp,layers=2,inputs=256,hidden=256,outputs=256,batch=4"
+    found = compiled(tmp_path, model, str(tmp_path / "nine.toml"), objective="latency").plan
+    auto = value(tmp_path, model, str(tmp_path / "nine.toml"), objective="latency", mesh="auto")
+    assert found.bound <= auto
+    assert found.value == pytest.approx(auto)
+    assert "4" in dict(found.certificate)["meshes"]
+
+
 def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:
     """Twelve heads are divided by the first axis, then by the second. Of axes with like links one order alone was searched, and
     its plan called optimal."""
