@@ -60,7 +60,7 @@ def test_a_latency_that_was_cut_before_any_plan_ends_with_its_first(tmp_path: Pa
     model, worked = "zoo:gpt2,layers=2,hidden=64,heads=4,vocab=100,seq=8", []
     for limit in (0.0, None):
         before = counts().get("step", 0.0)
-        asked: dict[str, Any] = {"plan_only": True, "objective": "latency", "pieces": 2, "time_limit": limit}
+        asked: dict[str, Any] = {"plan_only": True, "objective": "latency", "pieces": 2, "mesh": "none", "time_limit": limit}
         plan = compile_model(
             CompileOptions(model, "preset:2xa100x4", tmp_path / str(limit), **asked), sink=DiagnosticSink()
         ).plan
