@@ -2,8 +2,8 @@
 
 It is the pass ``partition`` with other searches: for one sample alone (``latency``), for any assignment of ops to devices
 (``assignment``), and for the forward and backward nodes of a profile (``training``). A device may run several stages of its
-plans, which names their devices then. For one sample alone of a model, stages on meshes are searched too, as ``partition``
-does: all devices of a mesh work at once.
+plans, which names their devices then. For one sample alone of a model, one mesh is searched first and stages on meshes last, as
+``partition`` does: all devices of a mesh work at once.
 """
 
 from __future__ import annotations
