@@ -4,7 +4,8 @@ The searches run one after the other. Each has the best plan so far as its incum
 incumbent's value ends at once. The bound of the plan is the least bound of all searches: "optimal" holds for the plans of all
 forms. A limit by the clock is divided: each search has an equal part of what is left. Ctrl-C ends a search with its best plan.
 Once there is a plan, searches after Ctrl-C or after the end of the clock are left out. A search that was cut short or left out
-has at least the bound that holds without a search (``Search.least``).
+has at least the bound that holds without a search (``Search.least``). The bound of a search whose plans are all of a later one
+too is left out (``Search.covered``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from passes.graph.sizes import assessed
 from passes.plan.proof import proven_again
 from passes.solvers.work import clock_left, is_over, within
 
-BELOW = 1e-8
+BELOW = 1e-7
 """Relative: how far the bound of a search may lie below the value of another's plan and still prove it optimal: bounds on
 meshes are lowered for rounding a few times."""
 _LOG = logging.getLogger("dnnc.passes.partition")
@@ -36,8 +37,8 @@ _LOG = logging.getLogger("dnnc.passes.partition")
 class Search:
     """A search for plans of one ``form`` (``ir.text.witness``), of a ``kind`` in words. ``run``: the module with its plan, on
     the devices that it names; it is given a context with the incumbent, and seconds, None for as long as the search takes.
-    ``least``: seconds that no plan of the form is below, known without a search. ``covered``: another search bounds its plans
-    too, so that it need not."""
+    ``least``: seconds that no plan of the form is below, known without a search. ``covered``: all its plans are also of a
+    later search, so that the bound of that one holds for them, and its own is left out."""
 
     kind: str
     form: str
@@ -114,7 +115,8 @@ def best_of(searches: Sequence[Search], context: PassContext, name: str) -> Modu
     assert best.plan is not None
     context.sink.diagnostics.extend(best.warnings.diagnostics)
     if best.search.covered:
-        own = assessed(best.plan, best.module.entry, best.value, best.value)
+        told = {**dict(best.plan.certificate), "bound": "the search for stages on meshes, which has this plan too"}
+        own = assessed(replace(best.plan, certificate=tuple(told.items())), best.module.entry, best.value, best.value)
     else:
         own = replace(best.plan, bound=max(best.bound, best.plan.bound))
     plan = _certified(_with_bound(own, bound), best, outcomes)

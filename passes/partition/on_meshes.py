@@ -240,8 +240,8 @@ class MeshesSearch(MeshOptions):
         return replace(found, searched=(*missing, *found.searched))
 
     def fewer(self, module: Module, topology: Topology) -> Candidates:
-        """Meshes of all devices, of the first half of them, and so on: the largest first, which leave most memory to each
-        device, and of which a plan rules out many smaller ones by their compute alone."""
+        """Meshes of all devices, of the first half of them, and so on. The largest come first: each device needs least memory
+        there, and a smaller mesh whose compute alone takes longer than a plan on a large one need not be searched."""
         found, speeds = list[Candidate](), Speeds(module, topology)
         for devices in (topology.devices[:count] for count in halves(len(topology.devices))):
             least = speeds.least(devices) * (1 - TIGHT)
@@ -382,8 +382,8 @@ class MeshesSearch(MeshOptions):
 
 
 def halves(count: int) -> tuple[int, ...]:
-    """``count``, the half of it, and so on, down to 2: how many devices a mesh of a decoder may have. What its members exchange
-    in a step of few tokens may take longer than what a larger mesh saves."""
+    """``count``, the half of it, and so on, down to 2: how many devices one mesh may have where the time of one sample or of a
+    step of few tokens counts. What members exchange may take longer than what a larger mesh saves."""
     return (count, *halves(count // 2)) if count > 3 else (count,)
 
 

@@ -32,6 +32,7 @@ from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS, TURNS
 from passes.costs.learning import ASYNCHRONOUS
 from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import network
+from passes.costs.parts import ordered
 from passes.framework.base import NoBetterPlan, PassContext, needed
 from passes.framework.registry import ANY_FORM, ANY_MESH, BOUND, NO_MESH, PASSES
 from passes.graph.serving import tokens_of
@@ -273,8 +274,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     def on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
         """The searches of stages on meshes: one mesh first, then several stages. The second leaves out one stage on all
-        devices, which the first has searched; with a stated shape it does not, since that may need all devices, nor where it
-        bounds what the first finds (``search_on``)."""
+        devices, which the first has searched; with a stated shape it does not, since that may need all devices. Where every
+        mesh of the first may be a stage (``_covers``), both are ``whole``: the bound of the second holds for the first too."""
         from passes.partition.on_meshes import MeshesSearch
 
         search = MeshesSearch(**{field.name: getattr(self, field.name) for field in fields(MeshOptions)})
@@ -287,21 +288,22 @@ class PartitionPass(LatticeSearch, MeshOptions):
             return (search,)
         # As many microbatches as in stages, because the values are compared.
         microbatches = search.step_microbatches if search.training else 0
-        whole = bool(search.shape) or self._covers(search, topology)
-        return replace(search, stages=1, microbatches=microbatches), replace(search, whole=whole)
+        covers = self._covers(search, topology)
+        one = replace(search, stages=1, microbatches=microbatches, whole=covers)
+        return one, replace(search, whole=covers or bool(search.shape))
 
     def _covers(self, search: MeshesSearch, topology: Topology) -> bool:
-        """Whether one mesh is searched for one sample alone on devices of one type, on sets that may all be a stage: on part of
-        one host, or on whole hosts."""
+        """Whether each of the meshes that are searched for one sample alone may be a stage, so that the bound of the search in
+        stages holds for them: of devices of one type in the order of stages, on part of one host or on whole hosts."""
         from passes.partition.chain.submeshes import searched_sizes
         from passes.partition.on_meshes import halves
 
         if not objective_of(search.objective).alone or len({device.type for device in topology.devices}) > 1:
             return False
-        devices, (sizes, _) = (
-            topology.devices,
-            searched_sizes(topology, network(topology), replicas=search.most_replicas(topology)),
-        )
+        net, devices = network(topology), topology.devices
+        if devices != ordered(topology, net):
+            return False
+        sizes, _ = searched_sizes(topology, net, replicas=search.most_replicas(topology))
         for count in halves(len(devices)):
             hosts = {device.host for device in devices[:count]}
             if count not in sizes or (len(hosts) > 1 and sum(device.host in hosts for device in devices) > count):
@@ -324,9 +326,8 @@ class PartitionPass(LatticeSearch, MeshOptions):
         return (Search(KINDS[TURNS], TURNS, run, lambda: least(undecided(module), topology)),)
 
     def search_on(self, search: MeshesSearch, module: Module) -> Search:
-        """A search on meshes as one of several. For one sample alone that of one mesh finds a good plan in a fraction of the
-        time, and that of several stages bounds its plans with all others."""
-        covered = search.stages == 1 and not self.stages and self._covers(search, needed(module, Topology))
+        """A search on meshes as one of several."""
+        covered = search.stages == 1 and not self.stages and search.whole
         mixed = not (search.replicas == 1 or search.training or objective_of(self.objective).trips)
 
         def run(context: PassContext, seconds: float | None) -> Module:

@@ -24,9 +24,9 @@ class NoSplit(Fault, code="E3208"):
 
 
 class FreeTransfers(Fault, code="E3213"):
-    """The latency of a model in stages on single devices is counted with the time of its transfers, which this type of device
-    does not pay for."""
+    """Stages on single devices are searched for the latency of a model only where devices pay for their transfers; stages on
+    meshes are searched in any case."""
 
-    message = "{types}: latency of a model in stages on single devices is of devices that pay for transfers"
-    hint = "leave out --mesh none, or give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
+    message = "{types}: with free transfers the latency of a model is not searched in stages on single devices"
+    hint = "compile with --mesh auto, or give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
     types: str

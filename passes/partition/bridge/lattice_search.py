@@ -347,7 +347,9 @@ class LatticeSearch(PlanOptions, Pass):
             solution = self._below(asked, solution, budget.beaten)
         if solution.stages is None:
             held, advice = held_in(asked.module, training=asked.steps is not None, saved=True)
-            raise explain(asked.problem, solution, asked.topology, held=held, advice=advice)
+            error = explain(asked.problem, solution, asked.topology, held=held, advice=advice)
+            error.bound = solution.bound if asked.steps is None else 0.0  # that is of a period, no step
+            raise error
         return solution
 
     def _counts_exactly(self, asked: Asked) -> bool:
