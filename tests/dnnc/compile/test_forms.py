@@ -22,7 +22,7 @@ from dnnc.machines.topology import load_topology
 from dnnc.report.plan import plan_headline
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Module, Plan
-from ir.core.topology import Topology
+from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
 from ir.text.units import seconds_text
 from passes.costs.network import network
 from passes.framework.base import PassContext
@@ -33,6 +33,7 @@ from passes.partition.faults import NothingFits
 from passes.partition.layouts.mesh.candidates import Candidate
 from passes.partition.layouts.mesh.one_mesh import MeshSearch
 from passes.partition.on_meshes import MeshesSearch
+from passes.partition.partition_pass import PartitionPass
 from passes.stages.from_ir import problem_of
 from passes.stages.problem import stage_cost
 from tests.passes.partition.on_meshes import on_meshes
@@ -399,20 +400,19 @@ def test_one_sample_alone_may_be_on_a_mesh_that_no_stage_has(tmp_path: Path) -> 
     assert "4" in dict(found.certificate)["meshes"]
 
 
-def test_one_sample_alone_may_be_on_a_mesh_in_the_order_of_the_file(tmp_path: Path) -> None:
-    """Stages take devices host by host; the file has the hosts by turns, and links inside a host are the slower ones."""
-    text = 'version = 1\n[types.t]\nrates = { f32 = "100 GFLOP/s" }\nmemory_bandwidth = "1 TB/s"\n'
-    text += '[[hosts]]\nname = "a"\n[[hosts]]\nname = "b"\n'
-    text += "".join(f'[[devices]]\nname = "{name}"\ntype = "t"\nhost = "{name[0]}"\n' for name in ("a0", "b0", "a1", "b1"))
-    for one, other in combinations(("a0", "a1", "b0", "b1"), 2):
-        speed = "0.2" if one[0] == other[0] else "10"
-        text += f'[[links]]\nends = ["{one}", "{other}"]\nbandwidth = "{speed} GB/s"\n'
-    (tmp_path / "turns.toml").write_text(text)
-    model = "zoo:mlp,layers=4,inputs=256,hidden=256,outputs=256,batch=4"
-    found = compiled(tmp_path, model, str(tmp_path / "turns.toml"), objective="latency").plan
-    auto = value(tmp_path, model, str(tmp_path / "turns.toml"), objective="latency", mesh="auto")
-    assert found.bound <= auto
-    assert found.value <= auto * (1 + 1e-9)
+@pytest.mark.parametrize(
+    ("hosts", "covers"),
+    [("aabb", True), ("aaaa", True), ("abab", False), ("aaabbb", True), ("aab", False), ("aaaabb", False)],
+)
+def test_the_search_in_stages_bounds_one_mesh_where_stages_have_all_its_meshes(hosts: str, covers: bool) -> None:
+    """For one sample alone: all devices, the first half, and so on, in the order of the file. Stages have devices host by host:
+    a part of one host, or whole ones."""
+    devices = tuple(Device(f"d{number}", "t", host) for number, host in enumerate(hosts))
+    links = tuple(Link(f"l{device.name}", (device.name, "s"), 1e9, 0.0) for device in devices)
+    every = tuple(map(Host, dict.fromkeys(hosts)))
+    topology = Topology("@t", (DeviceType("t"),), every, devices, (Switch("s"),), links)
+    one, stages = PartitionPass(objective="latency", mesh="any", replicas=1).on_meshes(topology)
+    assert (one.stages, one.whole, stages.stages, stages.whole) == (1, covers, 0, covers)
 
 
 def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:
