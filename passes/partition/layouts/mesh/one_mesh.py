@@ -104,6 +104,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         self.unfit: list[UnfitError] = []
         self.unsummed = asked.training and avoids_sums(module)
         self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
+        self.fewer = False  # whether the mesh that is looked at has fewer devices than the best plan
 
     def run(self) -> OnOneMesh:
         """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
@@ -141,10 +142,16 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     @property
     def beaten(self) -> float:
         """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
-        return self.value if self.best is not None and not self.asked.strategy else self.limits.beaten
+        return self.worth if self.best is not None and not self.asked.strategy else self.limits.beaten
+
+    @property
+    def worth(self) -> float:
+        """Seconds below which a plan is better than the best: on fewer devices also as many."""
+        return self.value * (1 + TIGHT) if self.fewer else self.value
 
     def look(self, number: int, candidate: Candidate) -> None:
         """Searches one mesh and keeps its plan where that is better."""
+        self.fewer = self.best is not None and len(candidate.devices) < len(self.best[0].given.mesh.devices)
         if candidate.least >= self.beaten < math.inf:
             self.bounded(candidate, candidate.least)
             return
@@ -263,7 +270,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
                     plans[-1] = replace(plans[-1], interrupted=True)
         ranked = self.ranked(fitters, plans, least)
         fitter, plan = ranked[0]
-        if self.best is not None and plan.value >= self.value:
+        if self.best is not None and plan.value >= self.worth:
             self.note(fitter, plan)
             return plan
         fitted = self.fitted(ranked, found, least)
@@ -280,7 +287,8 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
 
     def note(self, fitter: Fitter, plan: ShardPlan) -> None:
         """Keeps a plan that fits where it is the best, and in any case that the search was interrupted."""
-        self.keep((fitter, plan), plan.value)
+        if self.best is None or plan.value < self.worth:
+            self.best, self.value = (fitter, plan), plan.value
         self.interrupted |= plan.interrupted
 
     def ranked(self, fitters: Sequence[Fitter], plans: Sequence[ShardPlan], bound: float) -> list[tuple[Fitter, ShardPlan]]:
