@@ -131,10 +131,9 @@ class ReferencePass(LatticeSearch):
 
         *one, stages = [self._on_meshes.search_on(search, module) for search in self._on_meshes.on_meshes(topology)]
         # One mesh is quickly found, and rules out most of the others.
-        own = (
-            [] if self._free_types(topology) and self.pieces == 1 else [Search(KINDS[DEVICES], DEVICES, devices, stages.least)]
-        )
-        return best_of([*one, *own, stages], context, self.name)
+        if self._free_types(topology) and self.pieces == 1:
+            return best_of([*one, stages], context, self.name)
+        return best_of([*one, Search(KINDS[DEVICES], DEVICES, devices, stages.least), stages], context, self.name)
 
     def _has_meshes(self, topology: Topology) -> bool:
         """Whether stages on meshes are searched for a model."""

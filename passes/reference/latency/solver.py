@@ -7,9 +7,10 @@
    the most promising label that was dropped. Where plan and bound meet, or no label was dropped, the plan is optimal.
 3. Else plans along ever wider bands of ideals around an order, and lower bounds from problems with nodes left out
    (``bounds.relaxed``): as many nodes are kept as the budget of ideals allows.
-   Beside an incumbent (``Limits.beaten``) only better plans are looked for, and where there are none its value is the bound.
 4. Bounds may count a free source (``reduce``) in part. Where a gap is left and there are free sources, the search is repeated
    without them, every node a group of its own, if that lattice is small enough.
+
+Beside an incumbent (``Limits.beaten``) only better plans are looked for, and where there are none its value is the bound.
 """
 
 from __future__ import annotations

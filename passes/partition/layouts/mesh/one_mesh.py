@@ -146,7 +146,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
 
     @property
     def worth(self) -> float:
-        """Seconds below which a plan is better than the best: on fewer devices also as many."""
+        """Seconds below which a plan is better than the best; one on fewer devices is better where it takes as long."""
         return self.value * (1 + TIGHT) if self.fewer else self.value
 
     def look(self, number: int, candidate: Candidate) -> None:
