@@ -180,7 +180,14 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
 QUICK = UNEQUAL.replace("1 MB/s", "10 GB/s").replace("1 ms", "1 us")
 
 
-@pytest.mark.parametrize("options", [(), ("--mesh", "2"), ("--mesh", "1", "--stages", "2")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--mesh", "2"), marks=pytest.mark.slow),
+        pytest.param(("--mesh", "1", "--stages", "2"), marks=pytest.mark.slow),
+    ],
+)
 def test_one_sample_alone_is_split_over_a_mesh(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:

@@ -376,6 +376,7 @@ def test_one_sample_alone_on_devices_with_free_transfers_is_split_over_a_mesh(tm
         compiled(tmp_path, "zoo:mlp,hidden=256,batch=4", str(machine), objective="latency", mesh="none")
 
 
+@pytest.mark.slow
 def test_one_sample_alone_over_several_hosts_is_no_slower_than_on_one_mesh(tmp_path: Path) -> None:
     """The search in stages had used its time before it came to the mesh inside a host."""
     model, machine = "zoo:bert-base,layers=4", "preset:4xt4x4"

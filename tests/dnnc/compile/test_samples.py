@@ -177,6 +177,7 @@ def test_a_profile_and_a_scalar_have_no_samples(tmp_path: Path) -> None:
         planned(asked(tmp_path, str(profile), samples=12))
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As if its options had been given."""
     build = str(tmp_path / "b")

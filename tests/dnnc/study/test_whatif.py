@@ -53,7 +53,11 @@ def compiled(model: str, topology: Path, tmp_path: Path, **options: object) -> t
 
 @pytest.mark.parametrize(
     "options",
-    [{"mesh": "none"}, {"mesh": "none", "stages": 2}, pytest.param({"objective": "training"}, marks=pytest.mark.slow)],
+    [
+        {"mesh": "none"},
+        pytest.param({"mesh": "none", "stages": 2}, marks=pytest.mark.slow),
+        pytest.param({"objective": "training"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_rows_are_compiles_for_these_machines(machines: Path, tmp_path: Path, options: dict[str, object]) -> None:

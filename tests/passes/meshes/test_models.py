@@ -72,7 +72,9 @@ def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     check_plan(check_runs(module, searched(module, mesh), folder))
 
 
-@pytest.mark.parametrize(("spec", "sizes"), [(ZOO[0], (4,)), (ZOO[1], (2, 2)), (ZOO[2], (2, 2))])
+@pytest.mark.parametrize(
+    ("spec", "sizes"), [(ZOO[0], (4,)), pytest.param(ZOO[1], (2, 2), marks=pytest.mark.slow), (ZOO[2], (2, 2))]
+)
 def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
     """Random choices: every strategy of every op is met sooner or later, with every conversion."""
     module, folder = prepared(spec)

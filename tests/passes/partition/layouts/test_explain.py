@@ -42,8 +42,8 @@ def planned(options: str, spec: str = SPEC, topology: str = "preset:h100x8") -> 
     "options",
     [
         "mesh=4,stages=1",
-        "mesh=2x2,stages=1",
-        "mesh=4,stages=1,strategy=megatron",
+        pytest.param("mesh=2x2,stages=1", marks=pytest.mark.slow),
+        pytest.param("mesh=4,stages=1,strategy=megatron", marks=pytest.mark.slow),
         "mesh=2,stages=2",
         pytest.param("mesh=auto,stages=3", marks=pytest.mark.slow),
         "mesh=4,stages=1,objective=training",

@@ -54,7 +54,13 @@ def compare(family: str, layers: int, sizes: tuple[int, ...], training: bool) ->
 LEFT = sorted({*FAMILIES} - {"mlp", "bert", "gpt2"})  # of those ``test_models.py`` has two layers
 
 
-@pytest.mark.parametrize(("family", "training"), [*zip(LEFT, itertools.cycle([True, False]))])
+@pytest.mark.parametrize(
+    ("family", "training"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case[0] in ("gpt3", "resnet") else ())
+        for case in zip(LEFT, itertools.cycle([True, False]))
+    ],
+)
 def test_one_layer_on_one_axis(family: str, training: bool) -> None:
     compare(family, 1, (8,), training)
 

@@ -15,6 +15,7 @@ from passes.partition.layouts import ShardInput, build, decisions_of, solve, tru
 from passes.partition.layouts.elimination.folded import FoldedSearch
 from tests.passes.partition.layouts.exact import integer_programme
 from tests.passes.partition.layouts.models import mesh, prepared, problem_of
+from tests.slow_cases import slow_but
 
 SMALL = "hidden=64,heads=8,vocab=128,seq=16,batch=8"
 ZOO = ("zoo:mlp", f"zoo:bert-base,layers=2,{SMALL}", f"zoo:gpt2,layers=2,{SMALL}")
@@ -46,7 +47,7 @@ def test_zoo_on_two_axes() -> None:
     check(problem_of(ONE_LAYER, (2, 2)), ONE_LAYER, (2, 2), False)
 
 
-@pytest.mark.parametrize("spec", [ZOO[0], ONE_LAYER, ZOO[2]])
+@pytest.mark.parametrize("spec", slow_but([ZOO[0], ONE_LAYER, ZOO[2]], ZOO[0]))
 def test_zoo_trained_on_two_axes(spec: str) -> None:
     """Too wide for exact tables: certified to a thousandth by moving shares."""
     given = problem_of(spec, (2, 4), training=True)

@@ -145,7 +145,15 @@ def sharded(spec: str, topology: str, **options: object) -> Module:
 SMALL = "zoo:gpt2,layers=2,hidden=64,heads=8,vocab=128,seq=16"
 
 
-@pytest.mark.parametrize("options", [{"mesh": "2x2", "stages": 2}, {"mesh": "1", "stages": 4}, {"stages": 0}, {"mesh": "2x4"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mesh": "2x2", "stages": 2},
+        {"stages": 0},
+        pytest.param({"mesh": "1", "stages": 4}, marks=pytest.mark.slow),
+        pytest.param({"mesh": "2x4"}, marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
     """It verifies, reads back equal, its period is its value, and every member has a row."""
     module = sharded(SMALL, "preset:cpu-8", **options)

@@ -116,8 +116,8 @@ def seconds(module: Module) -> list[float]:
     [
         (BERT, on_meshes(mesh="2x2")),
         (BERT, on_meshes(mesh="3", uneven=True)),
-        (T5, on_meshes(stages=0)),
-        (T5, on_meshes(mesh="2", stages=2, strategy="data")),
+        pytest.param(T5, on_meshes(stages=0), marks=pytest.mark.slow),
+        pytest.param(T5, on_meshes(mesh="2", stages=2, strategy="data"), marks=pytest.mark.slow),
         (T5, on_meshes(mesh="2", stages=2, training=True, microbatches=3)),
     ],
 )
