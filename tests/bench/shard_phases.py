@@ -213,7 +213,7 @@ ALL = ("layouts", "compiled")
 ONE_MESH: tuple[str, ...] = ("layouts",)
 PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "mixed plans": (ALL, ((search, "mixed", none),)),
-    "programme": (ONE_MESH, ((search.LayoutSearch, "_certify", none),)),
+    "programme": (ALL, ((search.LayoutSearch, "_certify", none),)),
     "descent": (ONE_MESH, ((search, "descend", unbettered),)),
     **{
         f"rungs {', '.join(map(str, powers))}": (ONE_MESH, ((search, "POLICY", rungs(*powers)),))
