@@ -21,8 +21,8 @@ from passes.solvers.highs import SCALE, Rows, solve_rows
 from passes.solvers.work import now
 
 PAIR = 1e-4
-"""Seconds that a pair asks for: with fewer the solver hardly comes to its first bound, and none of seven programmes was any use (60
-layers of BERT and T5 on 8 and 16 devices, 1,000,000 pairs), whereas with more six of eight closed gaps of up to 1.7 %."""
+"""Seconds that a pair asks for. With fewer the solver hardly comes to a first bound: it was of no use to seven programmes of
+60 layers of BERT and T5 on 8 and 16 devices (up to 1,000,000 pairs). With more it closed six of eight gaps of up to 1.7 %."""
 
 
 @dataclass(frozen=True, slots=True)
