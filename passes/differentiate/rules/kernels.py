@@ -74,20 +74,24 @@ def _batch_norm_trains(site: Site) -> Gradients:
 
 
 def _batch_norm_frozen(site: Site) -> Gradients:
-    """(x - mean) scale / sqrt(variance + epsilon) + bias, per channel."""
+    """(x - mean) scale / sqrt(variance + epsilon) + bias, per channel; in the type of the variance, which is the widest."""
     shape = tuple(size if i == 1 else 1 for i, size in enumerate(site.shape(0)))
+    wide = site.type(4).dtype
+    given, scale, mean = (site.cast(name, wide) for name in (site.given, site.operand(1), site.operand(3)))
     deviation = site.unary("Sqrt", site.add(site.operand(4), site.op.get("epsilon", 1e-5)))
     inverse = site.unary("Reciprocal", deviation)
-    slope = site.mul(site.operand(1), inverse)
-    total = site.sum(site.given, spread(site)) if site.wants(2) or site.wants(3) else None
-    x = site.mul(site.given, site.reshape(slope, shape)) if site.wants(0) else None
-    mean = site.unary("Neg", site.mul(total, slope)) if total is not None and site.wants(3) else None
-    scale = variance = None
+    slope = site.mul(scale, inverse)
+    found: list[str | None] = [None] * 5
+    if site.wants(0):
+        found[0] = site.mul(given, site.reshape(slope, shape))
+    if site.wants(2) or site.wants(3):
+        found[2] = site.sum(given, spread(site))
+        found[3] = site.unary("Neg", site.mul(found[2], slope)) if site.wants(3) else None
     if site.wants(1) or site.wants(4):
-        centred = site.sub(site.operand(0), site.reshape(site.operand(3), shape))
-        scale = site.mul(site.sum(site.mul(site.given, centred), spread(site)), inverse)
-        variance = site.mul(scale, site.mul(site.mul(slope, inverse), -0.5))
-    return x, scale, total, mean, variance
+        centred = site.sub(site.cast(site.operand(0), wide), site.reshape(mean, shape))
+        found[1] = site.mul(site.sum(site.mul(given, centred), spread(site)), inverse)
+        found[4] = site.mul(found[1], site.mul(site.mul(slope, inverse), -0.5))
+    return [None if name is None else site.cast(name, site.type(i).dtype) for i, name in enumerate(found)]
 
 
 def layer_norm(site: Site) -> Gradients:

@@ -274,7 +274,7 @@ def _constant_of_shape(call: Call) -> str:
     value = call.get("value")
     numbers = numbers_of(value) if isinstance(value, Dense) else (0,)
     if numbers is None:
-        raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
+        return f"{_data(call, value)}.reshape([]).expand({listed(call.shape(-1))}).contiguous()"
     return f"torch.full({listed(call.shape(-1))}, {_number(call, numbers[0], -1)}{_dtype_and_device(call)})"
 
 
@@ -295,10 +295,14 @@ def _dense(call: Call, value: Dense) -> str:
         items = ", ".join(_number(call, item, -1) for item in numbers)
         text = f"torch.tensor([{items}]{_dtype_and_device(call)})"
         return text if len(shape) == 1 else f"{text}.reshape({listed(shape)})"
+    return f"{_data(call, value)}.reshape({listed(shape)})"
+
+
+def _data(call: Call, value: Dense) -> str:
+    """The elements in a row, from their bytes."""
     if not isinstance(value.data, bytes) or value.type.dtype.bits < 8:
         raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
-    data = f"torch.frombuffer(bytearray({value.data!r}), dtype={call.dtype(-1)})"
-    return f"{data}.reshape({listed(shape)}).to(device)"
+    return f"torch.frombuffer(bytearray({value.data!r}), dtype={call.dtype(-1)}).to(device)"
 
 
 def _shape(call: Call) -> str:

@@ -68,12 +68,18 @@ def convolutional() -> Any:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8, 10))
 
 
+def settled() -> Any:
+    """A batch normalisation whose averages do not move."""
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8).eval(), nn.ReLU(), nn.Flatten(), nn.Linear(800, 10))
+
+
 MODULES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "dense": (
         lambda: nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 10)),
         lambda: torch.randn(8, 16),
     ),
     "convolutional": (convolutional, lambda: torch.randn(8, 3, 12, 12)),
+    "settled": (settled, lambda: torch.randn(8, 3, 12, 12)),
     "transformer": (Block, lambda: torch.randint(0, 50, (4, 8))),
 }
 CALLS: dict[str, Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dnnc.engines.torch.statements import EMITTERS, identifier, prelude, statement
-from ir.core.attributes import attributes
+from ir.core.attributes import Dense, attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.ops import Location, Op, Value
 from ir.core.types import DType, TensorType, Type
@@ -89,6 +89,17 @@ def test_what_torch_lacks_is_told_at_its_node() -> None:
 def test_a_shape_that_is_not_known_is_told() -> None:
     with pytest.raises(InvalidInput, match="needs every dimension of"):
         statement(one("onnx.Reshape", [TensorType(DType.F32, ("n", 2))]), ["x"], ["y"], {"%x": f32(4)})
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_a_fill_of_bfloat16_is_written(shape: tuple[int, ...]) -> None:
+    """Members of a mesh fill with zeros where another one adds a bias."""
+    half = Dense(TensorType(DType.BF16, (1,)), b"\x00\x3f")
+    fill = Op("onnx.ConstantOfShape", ("%x",), (Value("%y", TensorType(DType.BF16, shape)),), attributes({"value": half}))
+    scope: dict[str, Any] = {"device": "cpu"}
+    exec(prelude([fill]), scope)
+    exec(statement(fill, ["x"], ["y"], {"%x": TensorType(DType.I64, (len(shape),))}, {"%x": shape}), scope)
+    assert torch.equal(scope["y"], torch.full(shape, 0.5, dtype=torch.bfloat16))
 
 
 def test_statements_read_like_those_of_a_person() -> None:
