@@ -234,10 +234,10 @@ def gradient_layout(placements: Placements) -> Placements:
 
 
 def is_kept(type_: Type, *, training: bool) -> bool:
-    """Whether a resource of this type chooses where it is kept; others stand on every device."""
+    """Whether a resource of this type chooses where it is kept; others stand on every device, where their readers cut them."""
     if not isinstance(type_, TensorType) or type_.elements is None:
         return False
-    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
+    return type_.elements > (1 if type_.dtype in UNCUT or (training and type_.dtype.is_float) else SMALL)
 
 
 def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:

@@ -69,6 +69,31 @@ def test_what_no_runtime_cuts_is_whole(tmp_path: Path, kind: str, strategy: tupl
     assert check_build(out).passed
 
 
+@pytest.mark.parametrize("objective", ["throughput", pytest.param("latency", marks=pytest.mark.slow)])
+def test_small_constants_are_cut_beforehand(tmp_path: Path, objective: str) -> None:
+    """Zero points of 64 columns: other constants of that size stand on every device, where each member cuts its own part."""
+    random, out = np.random.default_rng(0), tmp_path / "out"
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1),
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [4, 512])],
+        [helper.make_tensor_value_info("y", 1, [4, 64])],
+        initializer=[
+            helper.make_tensor("q", TYPES["uint4"], [512, 64], random.integers(0, 16, 512 * 64)),
+            onnx.numpy_helper.from_array(np.full(64, 0.1, np.float32), "s"),
+            helper.make_tensor("z", TYPES["uint4"], [64], random.integers(0, 16, 64)),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    asked = CompileOptions(str(tmp_path / "m.onnx"), "preset:cpu-2", out, mesh="2", objective=objective)
+    assert len(compile_model(asked).plan.stages[0].devices) == 2
+    assert check_build(out).passed
+
+
 def test_a_stated_plan_that_cuts_it_is_refused(tmp_path: Path) -> None:
     path, out = model(tmp_path, "int4"), tmp_path / "out"
     compile_model(CompileOptions(str(path), "preset:cpu-2", out, mesh="2"))
