@@ -85,12 +85,12 @@ def _batch_norm_frozen(site: Site) -> Gradients:
     if site.wants(0):
         found[0] = site.mul(given, site.reshape(slope, shape))
     if site.wants(2) or site.wants(3):
-        found[2] = site.sum(given, spread(site))
-        found[3] = site.unary("Neg", site.mul(found[2], slope)) if site.wants(3) else None
+        found[2] = total = site.sum(given, spread(site))
+        found[3] = site.unary("Neg", site.mul(total, slope)) if site.wants(3) else None
     if site.wants(1) or site.wants(4):
         centred = site.sub(site.cast(site.operand(0), wide), site.reshape(mean, shape))
-        found[1] = site.mul(site.sum(site.mul(given, centred), spread(site)), inverse)
-        found[4] = site.mul(found[1], site.mul(site.mul(slope, inverse), -0.5))
+        found[1] = weighted = site.mul(site.sum(site.mul(given, centred), spread(site)), inverse)
+        found[4] = site.mul(weighted, site.mul(site.mul(slope, inverse), -0.5))
     return [None if name is None else site.cast(name, site.type(i).dtype) for i, name in enumerate(found)]
 
 
