@@ -339,7 +339,7 @@ def _loaded(
     from dnnc.compile.decoding.loading import as_step
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import is_profiled, load_model, may_be_profile
-    from dnnc.compile.ranges import of_ranges
+    from dnnc.compile.ranges import of_ranges, require_least
     from dnnc.onnx.model import require_bound
     from passes.graph.folding import expand
 
@@ -363,6 +363,8 @@ def _loaded(
     )
     if options.context is not None:
         imported = as_step(imported, options.context)
+    else:
+        require_least(options)
     stepping = with_past_checked(imported.module, options, pass_context(sink, progress), read)
     module, note = with_topology(expand(stepping), topology, pipeline), ""
     topology = module.first(Topology) or topology

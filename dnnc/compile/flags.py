@@ -113,6 +113,11 @@ class CompileOptions:
         return {name: size.stop - 1 if isinstance(size, range) else size for name, size in self.dims.items()}
 
     @property
+    def least(self) -> dict[str, int | str]:
+        """``dims`` with the smallest size of each range."""
+        return {name: size.start if isinstance(size, range) else size for name, size in self.dims.items()}
+
+    @property
     def ranges(self) -> dict[str, range]:
         """Those of ``dims`` that are ranges."""
         return {name: size for name, size in self.dims.items() if isinstance(size, range)}

@@ -1,9 +1,9 @@
 """Builds that take any size in a range: ``--dim seq=1..512``.
 
-The plan is made for the largest sizes. Then the model is read again with these dimensions open, and what does not depend on
-them is simplified; its ops get the stages of the plan (``passes.plan.other_sizes``). Its programs compute shapes, masks and
-positions from what they are given, and what crosses between stages has the size that it has. The module keeps each range as
-an attribute, ``size.NAME = [least, most]``.
+The plan is made for the largest sizes, and the model must take the smallest too. Then the model is read again with these
+dimensions open, and what does not depend on them is simplified; its ops get the stages of the plan
+(``passes.plan.other_sizes``). Its programs compute shapes, masks and positions from what they are given, and what crosses
+between stages has the size that it has. The module keeps each range as an attribute, ``size.NAME = [least, most]``.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ def of_ranges(options: CompileOptions) -> CompileOptions:
         name, sizes = next(iter(ranges.items()))
         raise UsageError(RangesOfInference(name, sizes.stop - 1, tuple(found)), where="--dim")
     return replace(options, mesh=NO_MESH)
+
+
+def require_least(options: CompileOptions) -> None:
+    """Reads the model at the smallest sizes of its ranges: where it takes the largest alone, a build of a range would fail when
+    it runs. Raises as ``load_model``."""
+    if options.ranges:
+        load_model(options.model, options.least, DiagnosticSink(), allow_missing_weights=True, limits=options.limits)
 
 
 def with_open_sizes(planned: Module, options: CompileOptions, pipeline: Sequence[Pass], context: PassContext) -> Module:

@@ -436,7 +436,8 @@ class TrainingMetadataInvalid(Fault, code="E1648"):
 
 
 class NodeCannotRun(Fault, code="E1649"):
-    """onnx's shape inference fails at a node, and onnxruntime refuses the node for the same reason."""
+    """onnx's shape inference fails at a node, and onnxruntime refuses the node for the same reason; or a Reshape would change
+    the number of elements."""
 
     message = "{operator} cannot run: {reason}"
     hint = "onnxruntime refuses this node too, so no plan of the model could run"

@@ -185,3 +185,13 @@ def test_from_python(tmp_path: Path) -> None:
     assert [argument.shape for argument in build.inputs] == [[2, "S"], [2, "S", 8]]
     with build.start() as session, pytest.raises(dnnc.InvalidInput, match="takes S from 1 to 12"):
         session.run(None, fed(2, 13))
+
+
+def test_a_model_of_the_largest_size_alone_has_no_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "g (float[n, 8] x) => (float[17, 8] y) { k = Constant <value_ints = [17, 8]> () h = Relu(x) y = Reshape(h, k) }"
+    path, out = tmp_path / "m.onnx", str(tmp_path / "build")
+    onnx.save(model(text), path)
+    assert main(["compile", str(path), "-t", "preset:cpu-2", "-o", out, "--dim", "n=1..17"]) == 2
+    assert f"{path}: --dim n=1: error[E1711]: no input of this size passes through the model" in capsys.readouterr().err
+    assert not Path(out).exists()
+    assert main(["compile", str(path), "-t", "preset:cpu-2", "-o", out, "--dim", "n=17..17"]) == 0

@@ -99,6 +99,14 @@ def test_one_size_that_passes_nowhere_is_told(tmp_path: Path) -> None:
         load(proto, tmp_path, {"n": 3})
 
 
+def test_a_size_that_a_reshape_cannot_take_is_told(tmp_path: Path) -> None:
+    text = "g (float[n, 8] x) => (y) { k = Constant <value_ints = [17, 8]> () h = Relu(x) y = Reshape(h, k) }"
+    assert str(load(model(text), tmp_path, {"n": 17}).entry.results[0].type) == "tensor<17x8xf32>"
+    with pytest.raises(UsageError, match=r"--dim n=64: .*E1711.*no input of this.*\(Reshape, makes 'y'\): 'h' has") as raised:
+        load(model(text), tmp_path, {"n": 64})
+    assert "the shape [64, 8], 512 elements; its target [17, 8] has 136" in str(raised.value)
+
+
 def test_a_branch_never_taken_contradicts_nothing(tmp_path: Path) -> None:
     text = """g (bool c, float[n] x) => (float[?] y) {
       y = If (c) <then_branch = a () => (float[?] t) { t = Identity(x) },

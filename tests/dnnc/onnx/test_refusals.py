@@ -45,6 +45,17 @@ def loads(path: Path) -> bool:
     return True
 
 
+def reshape(*sizes: int) -> onnx.ModelProto:
+    """A Reshape to these sizes and the last one of its operand, which other nodes join: no inference of the node alone has
+    them."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=-1),
+        helper.make_node("Concat", ["k", "s"], ["t"], axis=0),
+        node("Reshape", "x t"),
+    ]
+    return image(*nodes, k=np.array(sizes))
+
+
 def loop() -> onnx.ModelProto:
     """A Loop whose state changes its type."""
     inputs = [
@@ -91,8 +102,21 @@ CASTS = [helper.make_node("Cast", ["x"], [name], to=to) for name, to in (("a", 1
         ),
         (image(node("Conv", "x w", group=0), w=W), "(Conv): error[E1646]: found group = 0"),
         (image(node("Split", "x", num_outputs=1 << 62)), "(Split): error[E1646]: found num_outputs = 4611686018427387904"),
+        (
+            image(node("Reshape", "x k"), k=[17, 8]),
+            "node 'n' (Reshape): error[E1649]: Reshape cannot run: 'x' has the shape [1, 4, 8, 8], 256 elements; its target "
+            "[17, 8] has 136",
+        ),
+        (image(node("Reshape", "x k"), k=[0, 0, 3]), "(Reshape): error[E1649]: Reshape cannot run: 'x' has"),
+        (image(node("Reshape", "x k", allowzero=1), k=[0, 256]), "its target [0, 256] has 0"),
+        (reshape(17, 8), "its target [17, 8, 8] has 1088"),
+        (reshape(-1, 3), "256 elements, no multiple of the 24 that its target [-1, 3, 8] states"),
+        (reshape(0, -1, 9), "256 elements, no multiple of the 72 that its target [1, -1, 9, 8] states"),
     ],
-    ids=["matmul", "slice", "concat", "pads", "if", "loop", "strides", "group", "split"],
+    ids=[
+        *("matmul", "slice", "concat", "pads", "if", "loop", "strides", "group", "split"),
+        *("reshape", "reshape-copies", "reshape-empty", "reshape-computed", "reshape-open", "reshape-copies-open"),
+    ],
 )
 def test_what_cannot_run(tmp_path: Path, proto: onnx.ModelProto, words: str) -> None:
     assert words in refused(save(proto, tmp_path))
@@ -130,6 +154,17 @@ def test_what_onnxruntime_runs_is_a_warning(tmp_path: Path) -> None:
         import_model(path, dims={}, sink=sink)
         assert any(said in fault.message for fault in sink.diagnostics)
     assert loads(save(proto, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "allowzero"),
+    [((4, 0), (0, 7), 1), ((4, 0), (2, 0, 5), 1), ((4, 0), (0, 0), 0), ((4, 6), (0, -1, 3), 0), ((4, "n"), (17, 8), 0)],
+)
+def test_a_reshape_that_may_run_is_taken(
+    tmp_path: Path, shape: tuple[int | str, ...], target: tuple[int, ...], allowzero: int
+) -> None:
+    proto = simple(node("Reshape", "x k", allowzero=allowzero), x=(1, list(shape)), k=np.array(target))
+    import_model(save(proto, tmp_path), dims={}, sink=DiagnosticSink())
 
 
 AXIS = st.integers(-4, 4)

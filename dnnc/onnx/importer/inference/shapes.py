@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto
 
 from dnnc.onnx.arrays import to_array, to_dense
+from dnnc.onnx.importer.checks import node_label
 from dnnc.onnx.importer.evaluate import evaluate_node
+from dnnc.onnx.importer.faults import NodeCannotRun
 from dnnc.onnx.importer.graphs import graphs, subgraphs
 from dnnc.onnx.importer.inference.claims import claims_of, state
 from dnnc.onnx.importer.inference.faults import InferenceFailedAtNode
 from dnnc.onnx.importer.inference.loops import in_first_iterations, is_loop, with_carried_types
 from dnnc.onnx.importer.inference.process import Inference, InferenceFailed
+from dnnc.onnx.importer.inference.reshapes import misfits
 from dnnc.onnx.importer.inference.value_types import graph_types, is_static
 from dnnc.onnx.importer.model_dims import input_symbols, tensor_dims
 from dnnc.onnx.types import dense_of, tensor_proto, tensor_type, type_proto
@@ -38,13 +41,18 @@ _ROUNDS = 32
 def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink, limits: Limits = LIMITS) -> str:
     """Annotates every value that inference reaches, in place. What stays unknown is reported by the import.
 
-    Emits an error for a value that is stated to have other elements than it has. Returns the first node that inference failed
-    at and why; empty where it failed at none. Raises InvalidInput where inference would take more memory or time than
-    ``limits`` say."""
+    Emits an error for a value that is stated to have other elements than it has, and for a Reshape that cannot run. Returns
+    the first node that inference failed at, or that cannot run, and why; empty where there is none. Raises InvalidInput where
+    inference would take more memory or time than ``limits`` say."""
     shapes = _Shapes(Inference(where, limits), frozenset(input_symbols(model)), limits)
     inferred, fault = shapes.settled(_bare(model))
     if fault:
         sink.warn(InferenceFailedAtNode(fault), where=where)
+    places = {name: node_label(node, index) for index, node in enumerate(model.graph.node) for name in node.output}
+    for node, reason in misfits(inferred.graph):
+        place = places[node.output[0]]
+        sink.error(NodeCannotRun(node.op_type, reason), where=f"{where}: {place}")
+        fault = fault or f"{place}: {reason}"
     claims = claims_of(model, inferred, in_first_iterations(inferred, shapes.leniently), where, sink)
     if any(claims):
         state(claims, inferred)
