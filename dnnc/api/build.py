@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.api.faults import ForInference, ForTraining
 from dnnc.api.feeding import Data, evaluation_source, scratch_of, source_of
-from dnnc.api.options import PathLike
+from dnnc.api.options import PathLike, time_span, whole_number
 from dnnc.api.terms import python_terms, warn
 from ir.core.diagnostics import Diagnostic, UsageError
 
@@ -127,12 +127,14 @@ class Build:
         for other machines. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are;
         ``hosts``: the nodes of hosts, by name; ``ports``: FIRST-LAST, which hosts listen on; ``wait``: seconds that a host or
         process that was lost may take to be back, while callers wait. Raises InvalidInput for what is no such build or cluster,
-        RuntimeFailure where a process does not start."""
+        UsageError for numbers out of range, RuntimeFailure where a process does not start."""
         from dnnc.api.session import Session
         from dnnc.build.build import Build as Programs
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
+        threads, in_flight = whole_number("start", "threads", threads, 0), whole_number("start", "in_flight", in_flight, 0)
+        timeout = None if timeout is None else time_span("start", "timeout", timeout)
         with python_terms():
             stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains:
@@ -250,13 +252,15 @@ class Build:
         ``checkpoint`` the best weights are kept in the folder ``best`` there. ``log``: files ``.csv`` or ``.jsonl`` of each
         step's numbers; ``tensorboard``: a folder for its files. ``on_step`` is called after each step.
 
-        Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""
+        Raises InvalidInput for data that do not fit the model, UsageError for less than one step, RuntimeFailure where a
+        process ends."""
         from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
         from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts, require_evaluable
         from dnnc.engines.torch.watch.logs import opened_logs
 
+        steps, timeout = whole_number("train", "steps", steps, 1), time_span("train", "timeout", timeout)
         training, warnings, stopped = Training(), list[Diagnostic](), False
 
         def done(step: Progressed) -> None:

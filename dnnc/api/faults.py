@@ -107,7 +107,7 @@ class NoComparisons(Fault, code="E1413"):
 
 
 class OptionOfWrongType(Fault, code="E1414"):
-    """``dnnc.plan`` was given a keyword with a value of another type than it has in ``dnnc.PlanOptions``."""
+    """A keyword has a value of another type than it takes: those of ``dnnc.plan`` are in ``dnnc.PlanOptions``."""
 
     message = "{name} is {found}; expected {expected}"
     name: str
@@ -123,3 +123,28 @@ class OptionOutOfBounds(Fault, code="E1415"):
     found: str
     least: int
     most: int
+
+
+class NotSizes(Fault, code="E1416"):
+    """The range of sizes of a dimension has no size, a negative one, or leaves some out."""
+
+    message = "the sizes of dimension '{name}' are {found}; expected a range of at least one size from 0 on, in steps of 1"
+    hint = "range(1, 513) takes 1 to 512"
+    name: str
+    found: str
+
+
+class NumberTooSmall(Fault, code="E1417"):
+    """A method of a build was given a number that is too small."""
+
+    message = "{name} is {found}; expected {expected}"
+    name: str
+    found: str
+    expected: str
+
+
+class NotFeeds(Fault, code="E1418"):
+    """What a session takes for one microbatch is a mapping of arrays by input name."""
+
+    message = "found a value of type {kind}; expected a mapping of arrays by input name"
+    kind: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
-from dnnc.api.faults import NotAnOption, OptionOfWrongType, OptionOutOfBounds
+from dnnc.api.faults import NotAnOption, NotSizes, NumberTooSmall, OptionOfWrongType, OptionOutOfBounds
 from dnnc.compile.flags import BOUNDS, CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -117,9 +118,13 @@ _OF_TRAINING = frozenset(one.name for one in fields(TrainingOptions))
 
 
 def compile_options(model: str, dims: Mapping[str, int | str | range] | None, options: PlanOptions) -> CompileOptions:
-    """Those options as data. Raises UsageError for one that there is not, for one of the wrong type, and for a number that the
-    command refuses, too."""
+    """Those options as data. Raises UsageError for one that there is not, for one of the wrong type, and for a number or a
+    range that the command refuses, too."""
     _require("dims", dims, Mapping[str, int | str | range] | None)
+    sizes = {name: _plain(size) for name, size in (dims or {}).items()}
+    for name, size in sizes.items():
+        if isinstance(size, range) and (not size or size.step != 1 or size.start < 0):
+            raise UsageError(NotSizes(name, str(size)[:80]), where="dnnc.plan")
     plain: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for name, value in options.items():
@@ -128,10 +133,26 @@ def compile_options(model: str, dims: Mapping[str, int | str | range] | None, op
         if value is not None:
             _require(name, value, _types()[name])
             _require_bounds(name, value)
-            (training if name in _OF_TRAINING else plain)[_RENAMED.get(name, name)] = _as_field(name, value)
+            (training if name in _OF_TRAINING else plain)[_RENAMED.get(name, name)] = _as_field(name, _plain(value))
     if plain.get("stages") == AUTO:  # 0 is the best number of stages on meshes; without them None is
         plain["stages"] = 0 if plain.get("mesh") not in (None, "", NONE) else None
-    return CompileOptions(model, dims=dict(dims or {}), training=TrainingOptions(**training), **plain)
+    return CompileOptions(model, dims=sizes, training=TrainingOptions(**training), **plain)
+
+
+def whole_number(where: str, name: str, value: Any, least: int) -> int:
+    """``value`` as an int. Raises UsageError for what is no whole number, and for one below ``least``."""
+    _require(name, value, int, where)
+    if value < least:
+        raise UsageError(NumberTooSmall(name, str(value)[:80], f"a whole number from {least}"), where=where)
+    return operator.index(value)
+
+
+def time_span(where: str, name: str, value: Any) -> float:
+    """``value``, seconds, as a float. Raises UsageError for what is no number, and for one that is not above 0."""
+    _require(name, value, float, where)
+    if not value > 0:
+        raise UsageError(NumberTooSmall(name, str(value)[:80], "a number of seconds above 0"), where=where)
+    return float(value)
 
 
 @cache
@@ -139,9 +160,9 @@ def _types() -> dict[str, Any]:
     return get_type_hints(PlanOptions)
 
 
-def _require(name: str, value: Any, type_: Any) -> None:
+def _require(name: str, value: Any, type_: Any, where: str = "dnnc.plan") -> None:
     if not _is(value, type_):
-        raise UsageError(OptionOfWrongType(name, repr(value)[:80], _spelled(type_)), where="dnnc.plan")
+        raise UsageError(OptionOfWrongType(name, repr(value)[:80], _spelled(type_)), where=where)
 
 
 def _require_bounds(name: str, value: Any) -> None:
@@ -177,6 +198,13 @@ def _spelled(type_: Any) -> str:
     if isinstance(of, type) and of is not UnionType:
         return of.__name__
     return " or ".join(_spelled(part) for part in parts if part is not NoneType)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python; another value as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return operator.index(value) if isinstance(value, Integral) else float(value)
 
 
 def _as_field(name: str, value: Any) -> Any:

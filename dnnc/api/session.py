@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnc.api.faults import NotOneMicrobatch, UnknownOutput
+from dnnc.api.faults import NotFeeds, NotOneMicrobatch, UnknownOutput
 from dnnc.api.terms import python_terms, translate, warn
 from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
@@ -33,7 +33,7 @@ from dnnc.engines.onnxruntime.run import processes_on
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
-from ir.core.diagnostics import DnncError, InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from dnnc.engines.hosts.options import ClusterOptions
@@ -177,10 +177,14 @@ class Session:
 
     def map(self, microbatches: Iterable[Feeds], output_names: Sequence[str] | None = None) -> Iterator[Outputs]:
         """What ``run`` returns for each microbatch, in order, with ``in_flight`` of them under way. The next ones are taken
-        while the first ones are computed. What is wrong with one is raised when its turn comes, and ends the iterator."""
+        while the first ones are computed. What is wrong with one, and what ``microbatches`` raises, is raised when its turn
+        comes, and ends the iterator."""
         wanted = self._wanted(output_names)
         waiting: deque[Future[Outputs]] = deque()
-        for microbatch in microbatches:
+        for microbatch in _taken(microbatches):
+            if isinstance(microbatch, Exception):
+                waiting.append(_failed(microbatch))
+                break
             try:
                 waiting.append(self._submitted(microbatch, wanted))
             except InvalidInput as error:
@@ -197,6 +201,9 @@ class Session:
         wanted = self._wanted(output_names)
         waiting: deque[Future[Outputs]] = deque()
         async for microbatch in _asynchronous(microbatches):
+            if isinstance(microbatch, Exception):
+                waiting.append(_failed(microbatch))
+                break
             try:
                 future = self._submitted(microbatch, wanted, block=False)
                 if future is None:  # as many as may be are under way
@@ -241,6 +248,8 @@ class Session:
 
     def _values(self, feeds: Feeds) -> dict[str, Any]:
         """The arrays as they travel. Raises InvalidInput for those that are not the model's."""
+        if not isinstance(feeds, Mapping):
+            raise InvalidInput(NotFeeds(type(feeds).__name__), where="feeds")
         arrays = {name: _array(name, value) if name in self._tensors else value for name, value in feeds.items()}
         if len(feeds) == len(self._exact) == len(self._files.inputs) and all(
             self._exact.get(name) == (array.dtype.name, array.shape) for name, array in arrays.items()
@@ -277,16 +286,28 @@ def _own(value: Any) -> Any:
     return [_own(item) for item in value] if isinstance(value, list) else value
 
 
-def _failed(error: DnncError) -> Future[Outputs]:
+def _failed(error: Exception) -> Future[Outputs]:
     future: Future[Outputs] = Future()
     future.set_exception(error)
     return future
 
 
-async def _asynchronous(items: Iterable[Feeds] | AsyncIterable[Feeds]) -> AsyncIterator[Feeds]:
+def _taken(items: Iterable[Feeds]) -> Iterator[Feeds | Exception]:
+    """The items, and what taking the next one raises."""
+    try:
+        yield from items
+    except Exception as error:
+        yield error
+
+
+async def _asynchronous(items: Iterable[Feeds] | AsyncIterable[Feeds]) -> AsyncIterator[Feeds | Exception]:
+    """``_taken`` for asyncio."""
     if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
+        try:
+            async for item in items:
+                yield item
+        except Exception as error:
+            yield error
     else:
-        for item in items:
-            yield item
+        for taken in _taken(items):
+            yield taken

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,10 +107,12 @@ def test_other_tasks_run_meanwhile(session: dnnc.Session, whole: Any, asynchrono
         ({**batch(), "bias": np.zeros((2, 4, 8))}, "E0417", "float64"),
         ({**batch(), "bias": np.zeros((2, 4, 7), np.float32)}, "E0418", "2 x 4 x 7"),
         ({name: np.stack([array] * 3) for name, array in batch().items()}, "E1407", "one microbatch at a time"),
+        (None, "E1418", "found a value of type NoneType; expected a mapping of arrays by input name"),
+        ([1], "E1418", "found a value of type list"),
     ],
 )
 def test_wrong_arrays_are_the_errors_of_their_caller(
-    session: dnnc.Session, whole: Any, feeds: dict[str, Any], code: str, words: str
+    session: dnnc.Session, whole: Any, feeds: Any, code: str, words: str
 ) -> None:
     with pytest.raises(dnnc.InvalidInput) as error:
         session.run(None, feeds)
@@ -147,3 +150,47 @@ def test_what_is_wrong_with_one_of_many_is_raised_in_its_turn(session: dnnc.Sess
     assert len(next(outputs)) == 2
     with pytest.raises(dnnc.RuntimeFailure, match="microbatch"):
         next(outputs)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_results_come_before_what_their_source_raises(session: dnnc.Session, asynchronous: bool) -> None:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        yield from (batch(seed) for seed in range(7))
+        raise ValueError("no eighth")
+
+    outputs: list[Any] = []
+
+    async def ask() -> None:
+        async for output in session.amap(batches()):
+            outputs.append(output)
+
+    def each() -> None:
+        for output in session.map(batches()):
+            outputs.append(output)
+
+    with pytest.raises(ValueError, match="no eighth"):
+        asyncio.run(ask()) if asynchronous else each()
+    assert len(outputs) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": -1}, "E1417.*timeout is -1; expected a number of seconds above 0"),
+        ({"timeout": 0}, "E1417.*timeout is 0;"),
+        ({"timeout": float("nan")}, "E1417.*timeout is nan;"),
+        ({"in_flight": "2"}, "E1414.*in_flight is '2'; expected int"),
+        ({"in_flight": 1.5}, "E1414.*in_flight is 1.5; expected int"),
+        ({"in_flight": -3}, "E1417.*in_flight is -3; expected a whole number from 0"),
+        ({"threads": -1}, "E1417.*threads is -1"),
+    ],
+)
+def test_numbers_out_of_range_start_nothing(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(dnnc.UsageError, match=words):
+        dnnc.Build(Path("absent")).start(**options)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5])
+def test_training_has_a_step(steps: Any) -> None:
+    with pytest.raises(dnnc.UsageError, match=rf"steps is {steps}; expected"):
+        dnnc.Build(Path("absent")).train(steps=steps)

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dnnc
 from dnnc.api.options import PlanOptions, compile_options
 from dnnc.api.terms import in_python
 from dnnc.build.faults import REBUILD
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
+from tests.dnnc.api.models import lookup
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,25 @@ def test_sizes_of_dimensions_are_numbers_or_names() -> None:
     one: Any = {"time_limit": np.float32(2), "stages": np.int64(2), "mesh": 2, "profile": Path("p.json")}
     options = compile_options("m.onnx", {"batch": np.int64(8)}, one)  # type: ignore[dict-item]
     assert (options.time_limit, options.stages, options.mesh, options.profile) == (2.0, 2, "2", (Path("p.json"),))
+    assert [type(one) for one in (options.time_limit, options.stages, options.dims["batch"])] == [float, int, int]
+
+
+@pytest.mark.parametrize("sizes", [range(5, 1), range(3, 3), range(1, 9, 2), range(9, 1, -1), range(-1, 4)])
+def test_sizes_of_a_range_are_all_from_its_least_to_its_largest(sizes: range) -> None:
+    with pytest.raises(UsageError, match="E1416") as error:
+        compile_options("m.onnx", {"batch": sizes}, {})
+    assert f"the sizes of dimension 'batch' are {sizes}; expected" in str(error.value)
+    assert compile_options("m.onnx", {"batch": range(0, 1)}, {}).dims == {"batch": range(0, 1)}
+
+
+def test_numbers_of_numpy_make_a_plan() -> None:
+    options: Any = {
+        "machines": "preset:cpu-2",
+        "time_limit": np.float32(3),
+        "stages": np.int64(2),
+        "dims": {"batch": np.int64(2)},
+    }
+    assert len(dnnc.plan(lookup(), **options).stages) == 2
 
 
 def test_options_are_those_of_the_command() -> None:

@@ -152,3 +152,12 @@ class OptimizerRefused(Fault, code="E1517"):
     hint = "{advice}"
     reason: str
     advice: str
+
+
+class NotArguments(Fault, code="E1519"):
+    """The example arguments of a module are a tensor, a sequence of arguments, or a mapping from their names."""
+
+    message = (
+        "found example arguments of type {kind}; expected a tensor, a sequence of arguments, or a mapping from their names"
+    )
+    kind: str

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, Difference, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported, without_noise
-from dnnc.engines.torch.module.faults import OtherModel
+from dnnc.engines.torch.module.faults import NotArguments, OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
@@ -53,8 +53,10 @@ def from_torch(
     The model is compared with the module on the given arguments and on random ones: the results of inference, and the gradients
     and running averages of a training step. The file appears only if they agree.
 
-    Raises UsageError where a package of the extra ``train`` is missing, and InvalidInput where the module cannot be exported or
-    the model computes or trains otherwise than the module."""
+    Raises UsageError for arguments of another kind and where a package of the extra ``train`` is missing, and InvalidInput
+    where the module cannot be exported or the model computes or trains otherwise than the module."""
+    if not isinstance(example_inputs, torch.Tensor | Sequence | Mapping):
+        raise UsageError(NotArguments(type(example_inputs).__name__), where=type(module).__name__)
     target = Path(path)
     one = isinstance(example_inputs, torch.Tensor)
     kwargs = _in_order(module, example_inputs) if isinstance(example_inputs, Mapping) else {}

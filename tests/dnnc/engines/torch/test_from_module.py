@@ -22,7 +22,7 @@ from torch.nn import functional  # noqa: E402
 
 import dnnc  # noqa: E402
 from dnnc.cli import main  # noqa: E402
-from ir.core.diagnostics import InvalidInput  # noqa: E402
+from ir.core.diagnostics import InvalidInput, UsageError  # noqa: E402
 from ir.ops.optimizers import STATE  # noqa: E402
 
 Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -502,3 +502,11 @@ def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: p
         made.step()
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("arguments", [3, None, np.zeros((2, 4), np.float32)], ids=["number", "none", "array"])
+def test_example_arguments_are_a_tensor_a_sequence_or_a_mapping(tmp_path: Path, arguments: Any) -> None:
+    module = nn.Linear(4, 4)
+    with pytest.raises(UsageError, match=rf"Linear: error.E1519.: found example arguments of type {type(arguments).__name__};"):
+        dnnc.from_torch(module, arguments, tmp_path / "m.onnx")
+    assert dnnc.from_torch(module, torch.zeros(2, 4), tmp_path / "m.onnx").exists()
