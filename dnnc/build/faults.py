@@ -405,7 +405,7 @@ class MissingAxis(Fault, code="E0351"):
 
 
 class WrongAxisSize(Fault, code="E0352"):
-    """An axis of a mesh has no member, or more than a mesh can have."""
+    """An axis of a mesh has more members than a mesh can have."""
 
     message = "axis '{axis}' has {found} members, expected 1 to {most}"
     hint = FORM
@@ -452,6 +452,19 @@ class LayoutsContradictStrategies(Fault, code="E0357"):
     message = "the strategies of the ops lead to other changes of layout: {reshards}"
     hint = "plan.json holds the decisions alone: edit it, and all layouts follow"
     reshards: str
+
+
+class UnknownEntry(Fault, code="E0360"):
+    """A stage of plan.json has an entry that no stage has, such as a misspelt one."""
+
+    message = "a stage has no entry '{name}'"
+    hint = "{advice}"
+    name: str
+    closest: str
+
+    @property
+    def advice(self) -> str:
+        return f"did you mean '{self.closest}'?" if self.closest else FORM
 
 
 # Files of a build that are not those that were written: what helps depends on which.

@@ -6,6 +6,7 @@ the file and the entry (``stages[0].mesh.axes``).
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from dnnc.build.faults import (
     StageWithoutOps,
     TurnsBesideSharding,
     UnknownAxis,
+    UnknownEntry,
     WrongAxisSize,
     WrongEntry,
     WrongPlanSchema,
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 1 << 16
 """Of a mesh along one axis."""
+STAGE = frozenset(
+    {"index", "device", "device_type", "serves", "seconds", "memory", "ops", "mesh", "weights", "outputs", "sync"}
+)
+"""What a stage says (``dnnc.build.plan_json``); another entry is a misspelt one, whose edit would be lost."""
 READ = (SCHEMA, "dnnc.plan/1")
 """Schemas that can be read."""
 
@@ -116,6 +122,10 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     for position, entry in enumerate(reader.items(root, "stages", "")):
         at = f"stages[{position}]"
         item = reader.mapping(entry, at)
+        for key in item:
+            if key not in STAGE:
+                close = difflib.get_close_matches(key[:80], sorted(STAGE), 1)
+                reader.fail(UnknownEntry(_shown(key), close[0] if close else ""), at)
         index = reader.integer(item, "index", at, position)
         if index in seen:
             reader.fail(StageIndexTwice(index), at)
@@ -222,8 +232,8 @@ def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: s
         if axis not in sizes:
             reader.fail(UnknownAxis(_shown(axis), tuple(sizes)), f"{at}.mesh.shares")
     for axis in sizes:
-        size = reader.integer(sizes, axis, f"{at}.mesh.axes")
-        if not 1 <= size <= MOST_MEMBERS:
+        size = reader.integer(sizes, axis, f"{at}.mesh.axes", least=1)
+        if size > MOST_MEMBERS:
             reader.fail(WrongAxisSize(_shown(axis), size, MOST_MEMBERS), f"{at}.mesh.axes")
         along = reader.items(shares, axis, f"{at}.mesh.shares") if shares else [size]
         numbers = [reader.integer({axis: share}, axis, f"{at}.mesh.shares") for share in along]
@@ -309,10 +319,10 @@ class _Reader:
             self.fail(WrongEntry(f"'{key}' as true or false", _shown(value)), at)
         return value
 
-    def integer(self, parent: Mapping[str, Any], key: str, at: str, default: int | None = None) -> int:
+    def integer(self, parent: Mapping[str, Any], key: str, at: str, default: int | None = None, least: int = 0) -> int:
         value = parent.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_MEMORY:
-            self.fail(WrongEntry(f"'{key}' as a whole number", _quoted(value)), at)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_MEMORY:
+            self.fail(WrongEntry(f"'{key}' as a whole number from {least}", _quoted(value)), at)
         return value
 
     def objective(self, root: Mapping[str, Any]) -> str:

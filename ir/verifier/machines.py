@@ -181,6 +181,10 @@ def _twice(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
+def _counted(count: str, noun: str) -> str:
+    return f"{count} {noun}" if count == "1" else f"{count} {noun}s"
+
+
 def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
     for axis in _twice(axis for axis, _ in mesh.axes):
         yield f"axis '{axis}' is defined twice"
@@ -190,7 +194,7 @@ def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
     places = math.prod(size for _, size in mesh.axes)
     if places != len(mesh.devices):
         count = str(places) if places < MOST_MEMORY else "too many"  # Python prints no number of thousands of digits
-        yield f"its axes have {count} places for {len(mesh.devices)} devices"
+        yield f"its axes have {_counted(count, 'place')} for {_counted(str(len(mesh.devices)), 'device')}"
     for (axis, _), shares in zip(mesh.axes, mesh.shares, strict=False):
         if not all(1 <= share <= MOST_SHARE for share in shares):
             yield f"axis '{axis}' has shares {list(shares)}, integers from 1 to {MOST_SHARE} expected"

@@ -29,7 +29,7 @@ class NothingFits(Fault, code="E3203"):
 class WeightsOverMemory(Fault, code="E3204"):
     """All devices together have less memory than every plan holds."""
 
-    message = "the {held} alone are {bytes} bytes, all {devices} devices have {memory}: {lacking} bytes short"
+    message = "the {held} alone are {bytes} bytes, {owners} {memory}: {lacking} bytes short"
     hint = "{advice}"
     held: str
     bytes: int
@@ -37,6 +37,10 @@ class WeightsOverMemory(Fault, code="E3204"):
     memory: int
     lacking: int
     advice: str
+
+    @property
+    def owners(self) -> str:
+        return "the one device has" if self.devices == 1 else f"all {self.devices} devices have"
 
 
 class NotProven(Fault, code="E3205"):

@@ -334,8 +334,8 @@ def parse_sizes(items: Iterable[str] | None) -> dict[str, int | str | range]:
     dims: dict[str, int | str | range] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
         least, dots, most = value.partition("..")
-        if dots and least.isdecimal() and most.isdecimal():
-            if len(most) > 19 or not int(least) <= int(most):
+        if dots and (least.isdecimal() or most.isdecimal()):
+            if len(most) > 19 or not (least.isdecimal() and most.isdecimal() and int(least) <= int(most)):
                 raise UsageError(NotARange(name, value[:40]), where="--dim")
             dims[name] = range(int(least), int(most) + 1)
             continue

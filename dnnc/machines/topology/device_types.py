@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dnnc.machines.topology.document import Document
-from dnnc.machines.topology.faults import LikeItself
+from dnnc.machines.topology.faults import AllReserved, LikeItself
+from dnnc.machines.topology.quantities import Quantity, quantity_text
 from ir.core.topology import DeviceType
 from ir.text.positions import Path
 from ir.verifier.machines import MOST_CORES
@@ -48,7 +49,7 @@ def device_type(name: str, doc: Document, path: Path, table: Mapping[str, Any], 
     inside: Path = (*path, "products")
     products = doc.table(inside, table)
     doc.keys(inside, products, _PRODUCTS, "what products of matrices cost")
-    return DeviceType(
+    made = DeviceType(
         name,
         doc.text((*path, "kind"), table, default=base.kind),
         tuple(sorted(rates.items())),
@@ -75,6 +76,10 @@ def device_type(name: str, doc: Document, path: Path, table: Mapping[str, Any], 
         doc.rate((*path, "scalar_rate"), table, default=base.scalar_rate),
         doc.fraction((*path, "overlap"), table, default=base.overlap),
     )
+    if made.memory is not None and 0 < made.reserved >= made.memory:
+        texts = (quantity_text(amount, Quantity.MEMORY) for amount in (made.reserved, made.memory))
+        doc.fault((*path, "reserved"), AllReserved(name, *texts))
+    return made
 
 
 def unmade_likes(name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> list[str]:

@@ -336,3 +336,13 @@ class Unreachable(Fault, code="E0840"):
     first: str
     second: str
     groups: str
+
+
+class AllReserved(Fault, code="E0863"):
+    """The process that runs on a device of this type takes all of its memory, so that no tensor is left room."""
+
+    message = "'reserved' of '{name}' is {reserved}, and its 'memory' {memory}: nothing is left for tensors"
+    hint = "'reserved' is the part of 'memory' that the runtime takes"
+    name: str
+    reserved: str
+    memory: str

@@ -323,4 +323,6 @@ def _shape_fault(axes: Sequence[tuple[str, Shares]], devices: Sequence[str], *, 
         return f"two axes of its mesh are called {listing(sorted({name for name, _ in axes}))}"
     shape = "x".join(str(len(shares)) for _, shares in axes)
     places = math.prod(len(shares) for _, shares in axes)
-    return f"its mesh {shape} has {places} places for {len(devices)} devices" if places != len(devices) else ""
+    if places == len(devices):
+        return ""
+    return f"its mesh {shape} has {places} places for {len(devices)} device{'s' if len(devices) > 1 else ''}"

@@ -290,7 +290,7 @@ def _product(facts: OpFacts, rows: int, inner: int) -> float:
     steps = left * max(0, COLUMNS - columns) / COLUMNS if held or columns > 1 else 0
     if not held:
         batch = math.prod(facts.shape(-1)[:-2])
-        steps += PRODUCT * (batch - 1) + (PACKED * facts.size(1) if columns > 1 else 0)
+        steps += PRODUCT * max(0, batch - 1) + (PACKED * facts.size(1) if columns > 1 else 0)
     return steps
 
 

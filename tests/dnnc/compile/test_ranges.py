@@ -159,6 +159,9 @@ def test_sizes_out_of_range_are_refused(one_build: Path, capsys: pytest.CaptureF
     ("arguments", "words"),
     [
         (["--dim", "S=5..1"], "found '5..1' for S, expected LEAST..MOST"),
+        (["--dim", "S=4.."], "found '4..' for S, expected LEAST..MOST, such as 1..512"),
+        (["--dim", "S=..4"], "found '..4' for S, expected LEAST..MOST, such as 1..512"),
+        (["--dim", "S=1..x"], "found '1..x' for S, expected LEAST..MOST, such as 1..512"),
         (["--dim", "S=1..12", "--mesh", "2"], "without meshes and measured inputs, and there is --mesh"),
         (["--dim", "S=1..12", "--objective", "training", "--loss", "output:sums"], "and there is training"),
         (["--dim", "Q=1..12"], "Q"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ _addresses = st.sampled_from(["", "192.0.2.1", "lab.local"])
 def topologies(draw: st.DrawFn) -> Topology:
     """Any topology that a file can describe: connected, names as the format allows, types with rates and a bandwidth."""
     names = iter(draw(st.lists(_names, min_size=14, max_size=14, unique=True)))
-    types = tuple(
+    drawn = tuple(
         DeviceType(
             name,
             draw(st.sampled_from(["cpu", "gpu", "npu"])),
@@ -83,6 +84,10 @@ def topologies(draw: st.DrawFn) -> Topology:
             draw(st.one_of(st.just(0.0), _amounts)),
         )
         for name in draw(st.lists(_words, min_size=1, max_size=2, unique=True))
+    )
+    types = tuple(
+        type_ if type_.memory is None else replace(type_, reserved=min(type_.reserved, max(0, type_.memory - 1)))
+        for type_ in drawn
     )
     named = {type_.name for type_ in types if type_.provider}
     numbers = st.one_of(st.none(), st.integers(0, 9))
@@ -127,6 +132,23 @@ def topologies(draw: st.DrawFn) -> Topology:
         if len(ends) > 1 and draw(st.booleans()) and not any((r.source, r.target) == (ends[0], ends[1]) for r in routes):
             routes.append(Route(ends[0], ends[1], (link.name,)))
     return Topology("@t", types, hosts, devices, switches, links, tuple(routes))
+
+
+def test_a_type_whose_process_takes_all_memory_is_refused() -> None:
+    text = """version = 1
+[types.mid]
+kind = "gpu"
+rates = { f32 = "1 TFLOP/s" }
+memory_bandwidth = "1 GB/s"
+memory = "16 GiB"
+reserved = "16 GiB"
+[[devices]]
+name = "a"
+type = "mid"
+"""
+    with pytest.raises(InvalidInput, match=r":7:12.*'reserved' of 'mid' is 16 GiB, and its 'memory' 16 GiB: nothing is left"):
+        read_topology(text)
+    assert read_topology(text.replace('reserved = "16 GiB"', 'reserved = "15 GiB"')).types[0].reserved == 15 << 30
 
 
 def test_hosts_have_addresses() -> None:

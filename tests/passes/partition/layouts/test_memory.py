@@ -311,6 +311,9 @@ def test_activations_must_fit_too() -> None:
         with pytest.raises(Infeasible, match=message) as raised:
             compiled(memory, **options)
         assert raised.value.exit_code == 4
+    alone = "\n".join(line for line in WIDE.splitlines() if "d1" not in line)
+    with pytest.raises(Infeasible, match="the weights alone are 2048 bytes, the one device has 1000: 1048 bytes short"):
+        through(costed(alone.format(memory=1000, bandwidth=1e9)), on_meshes())
     few = costed(WIDE.format(memory=1500, bandwidth=1e9).replace("64x16", "4x16"))
     with pytest.raises(Infeasible, match="weights of the plan 'replicate' need 2048 bytes per device on mesh 2"):
         through(few, on_meshes(mesh="2", strategy="replicate"))

@@ -348,7 +348,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: stage(d).update(ops={}), "stages[0].ops", "the stage has no op"),
         (lambda d: stage(d)["mesh"]["axes"].update(x=3), "stage 0", "its mesh 3 has 3 places for 4 devices"),
         (lambda d: stage(d)["mesh"]["axes"].update(x=10**30), "stages[0].mesh.axes", "expected 'x' as a whole number"),
-        (lambda d: stage(d)["mesh"]["axes"].update(x=-4), "stages[0].mesh.axes", "expected 'x' as a whole number, found -4"),
+        (
+            lambda d: stage(d)["mesh"]["axes"].update(x=-4),
+            "stages[0].mesh.axes",
+            "expected 'x' as a whole number from 1, found -4",
+        ),
         (
             lambda d: stage(d)["mesh"].update(shares={"x": [1, 1, 1, 5000]}),
             "stage 0",
@@ -410,6 +414,14 @@ def test_faults_are_located(change: Callable[[dict[str, Any]], Any], where: str,
     (fault,) = raised.value.diagnostics
     assert fault.message.startswith(message)
     assert fault.where.startswith(f"plan.json: {where}" if where else "plan.json")
+
+
+def test_a_mesh_of_one_device_is_told_in_the_singular() -> None:
+    data = json.loads(plans()[0])
+    stage(data).update(device="a")
+    with pytest.raises(InvalidInput, match=r"its mesh 4 has 4 places for 1 device\n") as raised:
+        replayed(data, pair())
+    assert raised.value.diagnostics[0].where == "plan.json: stage 0"
 
 
 def test_strategies_that_an_axis_alone_would_have() -> None:

@@ -53,6 +53,19 @@ def cost_of(kind: str, operands: list[Type | None], *results: Type, weights: tup
     return cost
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "result"),
+    [((0, 4, 8), (0, 8, 4), (0, 4, 4)), ((0, 8), (8, 4), (0, 4)), ((2, 4, 0), (2, 0, 4), (2, 4, 4))],
+)
+@pytest.mark.parametrize("weights", [(), (1,)])
+def test_products_of_no_elements_cost_no_flops(
+    left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...], weights: tuple[int, ...]
+) -> None:
+    """A dimension may be 0, as a cache before its first token."""
+    cost = cost_of("onnx.MatMul", [tensor(*left), tensor(*right)], tensor(*result), weights=weights)
+    assert (cost.flops, cost.kind) == (0, cost_of("onnx.MatMul", [tensor(2, 2)] * 2, tensor(2, 2)).kind)
+
+
 class Counter:
     """A number that counts the multiply-adds it takes part in."""
 
