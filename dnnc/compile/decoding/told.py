@@ -11,12 +11,13 @@ from dnnc.compile.notes import noted
 from ir.core.facets import Cost, StageSet
 from ir.core.module import Mesh, Module, Plan, PlanStage, Schedule
 from ir.core.topology import Topology
-from ir.core.types import type_bytes
+from ir.core.types import type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text, seconds_text
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import needed
 from passes.graph.serving import IDS, batch_of, groups_of, most_groups
 from passes.meshes.costs.cross_mesh import part_bytes, parties
+from passes.meshes.reshard_ops import keeps, laid, without_reshards
 from passes.stages.load import load, step_period
 
 PROMPT = 512
@@ -147,10 +148,14 @@ def _weight_seconds(plan: Plan, stage: PlanStage, module: Module, topology: Topo
     """Seconds in which the first device of a stage reads its weights, or its part of them, once; 0 where its bandwidth is not
     known."""
     speed = bandwidth_of(topology.type(topology.device(stage.devices[0]).type)) if stage.devices else 0.0
-    own = [op for op in module.entry.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
-    states, resources = module.states, module.resources
+    entry, meshes = without_reshards(module.entry), {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    own = [op for op in entry.func.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
+    states = module.states
     read = sum(cost.weight for op in own if (cost := op.facet(Cost)) is not None and not states.keys() & set(op.operands))
-    types = [resources[name].type for op in own for name in op.operands if name in resources and name not in states]
-    side = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})[stage.index][0]
-    whole, part = sum(type_bytes(type_) or 0 for type_ in types), sum(part_bytes(type_, side) for type_ in types)
+    types = {name: resource.type for name, resource in module.resources.items()}
+    mesh, side = meshes.get(stage.mesh, Mesh("", (), ())), parties(plan, meshes)[stage.index][0]
+    kept = keeps(entry, types, stage.index, mesh)  # a tied weight lies in another way in another stage
+    weights = [name for op in own for name in op.operands if name in types and name not in states]
+    whole = sum(type_bytes(types[name]) or 0 for name in weights)
+    part = sum(part_bytes(laid(without_layout(types[name]), mesh, kept[name]), side) for name in weights)
     return read / speed * part / whole if speed and whole else 0.0

@@ -11,6 +11,7 @@ from dnnc.compile.decoding.choice import Choice
 from dnnc.compile.decoding.told import with_tokens
 from dnnc.compile.driver import plan_model
 from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.text.units import percent_text
 from tests.dnnc.compile.test_tokens import machines, options, planned
 
 MORE_GROUPS = "stages wait for tokens: --groups 2 would make"
@@ -51,6 +52,19 @@ def test_one_user_is_told_what_makes_the_next_token_sooner(tmp_path: Path) -> No
         assert "of a step: weights of fewer bits or devices with faster memory would shorten it" in told
         assert ("memory is full on core0, core1: more memory there" in told) == (stages > 1)
         assert not [words for words in ("larger groups", "more sequences", "stages wait") if words in told]
+
+
+def test_a_weight_of_two_stages_is_read_as_each_of_them_keeps_it(tmp_path: Path) -> None:
+    """The embedding is the head, too: it is cut in the stage on a mesh and whole on the device of the slower stage."""
+    three = machines(tmp_path / "t.toml", ("fast", 6, 1, 250), ("slow", 3, 2, 160))
+    model = "zoo:gpt2,cache=concat,layers=2,hidden=32,heads=4,vocab=400"
+    plan = planned(three, model=model, stages=2, mesh="auto", batch=2, groups=2)
+    first, second = plan.stages
+    assert (first.devices, second.devices) == (("slow0", "slow1"), ("fast0",))
+    read = (second.weights - 32 * 1024) / 600e6  # without caches, at the bandwidth of memory
+    told = dict(plan.certificate)["tokens"]
+    assert "32 KiB on fast0" in told
+    assert f"reading weights takes {percent_text(read / second.compute)} of a step" in told
 
 
 @pytest.mark.parametrize("objective", ["tokens", "throughput"])
