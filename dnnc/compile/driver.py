@@ -277,7 +277,7 @@ def plan_model(
     machines = machines or _machines(options, sink, progress)
     choosing = Choosing(options, machines, partial(clock.step, "choose"))
     read = choosing.step.file
-    return choosing.beside_chunk(sink, planned)
+    return choosing.that_fits(sink, planned)
 
 
 def _is_interrupted(context: PassContext) -> bool:

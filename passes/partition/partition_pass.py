@@ -228,7 +228,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         from passes.meshes.mesh import IN_FEW_SHAPES, few
 
         beside = self.mesh == ANY_FORM
-        if self.mesh not in (ANY_FORM, ANY_MESH) or (beside and not self._beside(topology)):
+        if self.mesh not in (ANY_FORM, ANY_MESH) or (beside and not self.allows_meshes(topology)):
             return ""
         searches = self.on_meshes(topology)
         if all(search.stages == 1 for search in searches):
@@ -264,13 +264,13 @@ class PartitionPass(LatticeSearch, MeshOptions):
         what = "others" if len(told) > 1 else "other orders" if every else "other sizes"
         return f"{', '.join(told)} (no {what} are searched)" if told else ""
 
-    def _beside(self, topology: Topology) -> bool:
-        """Whether devices and options allow stages on meshes beside others."""
+    def allows_meshes(self, topology: Topology) -> bool:
+        """Whether devices and options allow stages on meshes beside others; without, ``mesh=any`` searches none."""
         return 1 < len(topology.devices) > self.stages and not self.without_mesh
 
     def _meshes_beside(self, module: Module, topology: Topology) -> bool:
         """Whether stages on meshes are searched beside others: of a model, not of a profile."""
-        return self._beside(topology) and not states_bytes(module.entry)
+        return self.allows_meshes(topology) and not states_bytes(module.entry)
 
     def on_meshes(self, topology: Topology) -> tuple[MeshesSearch, ...]:
         """The searches of stages on meshes: one mesh first, then several stages. The second leaves out one stage on all

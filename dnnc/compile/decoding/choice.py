@@ -8,7 +8,8 @@ all of them.
 On meshes a few are planned: of 1, 2, 4, .. groups each about the largest batch that fits, for a step takes little longer with
 more sequences, which share its weights. Of plans on meshes the bound is for the batch and the groups that were chosen alone.
 
-Where a stated chunk of prompts does not fit beside what is chosen, ``Choosing.beside_chunk`` chooses among fewer.
+The choice counts memory less exactly than the compilation. Where what is chosen does not fit after all, or a stated chunk of
+prompts does not fit beside it, ``Choosing.that_fits`` chooses among fewer.
 """
 
 from __future__ import annotations
@@ -86,16 +87,17 @@ class Choosing:
             choice = self.found(sizes, groups)
         if choice is None:
             return replace(options, batch=sizes[0], groups=groups[0]), None
-        if most:
-            choice = replace(choice, allowed=f"{choice.allowed}, beside which chunks of {options.chunk} fit")
         return replace(options, batch=choice.batch, groups=choice.groups), choice
 
     def found(self, sizes: Sequence[int], groups: tuple[int, int]) -> Choice | None:
         """The best of these; None where nothing fits."""
-        choice = _on_devices(self.step, sizes, groups) if self.search.mesh in (NO_MESH, ANY_FORM) else None
-        if self.search.mesh == NO_MESH or self.search.without_mesh or len(self.step.topology.devices) == 1:
+        search, topology = self.search, self.step.topology
+        choice = _on_devices(self.step, sizes, groups) if search.mesh in (NO_MESH, ANY_FORM) else None
+        if search.mesh == NO_MESH or search.without_mesh or len(topology.devices) == 1:
             return choice
-        return _with_meshes(self.step, self.search, sizes, groups, choice)
+        if search.mesh == ANY_FORM and not search.allows_meshes(topology):  # as in the compilation
+            return choice
+        return _with_meshes(self.step, search, sizes, groups, choice)
 
     def sizes(self, most: int) -> tuple[int, ...]:
         """The batches that are tried at first."""
@@ -109,22 +111,26 @@ class Choosing:
             return (int(self.options.groups or 1),) * 2
         return 1, most if most and self.options.batch != AUTO else MOST_GROUPS
 
-    def beside_chunk(self, sink: DiagnosticSink, planned: Callable[[CompileOptions, Choice | None], T]) -> T:
-        """What ``planned`` makes of the best numbers. Where a stated chunk of prompts does not fit beside these, of fewer
-        sequences of a group, or groups where the batch is stated: a 32nd fewer, then a 16th, and so on until it fits. Raises as
-        ``planned``; ``sink`` has what the last plan told."""
+    def that_fits(self, sink: DiagnosticSink, planned: Callable[[CompileOptions, Choice | None], T]) -> T:
+        """What ``planned`` makes of the best numbers. Where these do not fit after all, or a stated chunk of prompts does not
+        beside them, of fewer sequences of a group, or groups where the batch is stated: a 32nd fewer, then a 16th, and so on
+        until it fits. Raises as ``planned``; ``sink`` has what the last plan told."""
         before, (options, choice) = len(sink.diagnostics), self.best()
-        first = (options.batch if self.options.batch == AUTO else options.groups) or 1
-        most, fewer = int(first), max(1, int(first) // 32)
+        first = int((options.batch if self.options.batch == AUTO else options.groups) or 1)
+        most, fewer, beside = first, max(1, first // 32), ""
         while True:
             try:
                 return planned(options, choice)
             except Infeasible as error:
-                if choice is None or most == 1 or error.diagnostics[0].code != ChunkOverMemory.code:
+                if choice is None or most == 1:
                     raise
-            most, fewer = max(1, int(first) - fewer), 2 * fewer
+                if error.diagnostics[0].code == ChunkOverMemory.code:
+                    beside = f", beside which chunks of {options.chunk} fit"
+            most, fewer = max(1, first - fewer), 2 * fewer
             del sink.diagnostics[before:]
             options, choice = self.best(most)
+            if choice is not None:
+                choice = replace(choice, allowed=choice.allowed + beside)
 
 
 def with_choice(plan: Plan, choice: Choice | None) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dnnc.check.witness import verify_build
 from dnnc.check.witness.facts import facts_of
 from dnnc.check.witness.verify import verified
 from dnnc.compile.decoding import with_states
+from dnnc.compile.decoding.choice import Choice, Choosing
 from dnnc.compile.decoding.step_of_batch import StepOfBatch
 from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, plan_model
 from dnnc.compile.flags import AUTO
@@ -24,6 +26,7 @@ from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageE
 from ir.core.module import Plan
 from passes.costs.network import network
 from passes.partition.decoding import asked_of
+from passes.partition.faults import NothingFits
 from passes.stages.from_ir import problem_of
 from passes.stages.problem import stage_cost
 from tests.passes.prepare.states.test_decoding import MODELS
@@ -244,6 +247,30 @@ def test_one_mesh_may_have_fewer_devices(tmp_path: Path) -> None:
     assert [len(stage.devices) for stage in found.stages] == [2]
     assert found.value <= min(planned(eight, mesh=mesh, batch=1, groups=1).value for mesh in ("8", "2x4"))
     assert "on one mesh of all devices no plan is below" in dict(found.certificate)["idle"]
+
+
+def test_stages_that_leave_no_device_for_a_mesh_have_the_batch_that_is_best_on_devices(tmp_path: Path) -> None:
+    """The compilation searches no meshes then, and has no plan for the larger batch of a search that cuts at fewer places."""
+    three = machines(tmp_path / "t.toml", ("small", 300, 2, 3072), ("big", 600, 1, 102400))
+    plan = planned(three, model="zoo:gpt2,layers=4,hidden=128,vocab=3000,cache=concat", context=64, stages=3)
+    assert [len(stage.devices) for stage in plan.stages] == [1, 1, 1]
+    assert "on meshes" not in dict(plan.certificate)["chosen"]
+
+
+def test_fewer_sequences_are_planned_where_those_that_were_chosen_do_not_fit(tmp_path: Path) -> None:
+    asked = options(machines(tmp_path / "t.toml", ("core", 1, 1, 4000)), batch=AUTO, groups=AUTO)
+    sink, tried = DiagnosticSink(), list[int]()
+
+    def third(one: CompileOptions, choice: Choice | None) -> Choice | None:
+        tried.append(int(one.batch or 0))
+        if len(tried) < 3:
+            raise Infeasible(NothingFits(), where="t")
+        return choice
+
+    choice = Choosing(asked, machines_of(asked.topology, sink), nullcontext).that_fits(sink, third)
+    assert choice is not None
+    assert choice.batch == tried[2] < tried[1] < tried[0]
+    assert "chunks" not in choice.allowed
 
 
 @pytest.mark.slow
