@@ -171,7 +171,8 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
     if not idle:
         return ""
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
-        reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
+        of = f" of {groups}" if (groups := groups_of_bound(plan)) else ""
+        reason = f"no plan{of} with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 
@@ -186,11 +187,16 @@ def proof_text(plan: Plan) -> str:
     words = outcome_text(plan.status, plan.gap) + (f" among {among}" if among else "")
     if dict(plan.certificate).get("bound") == OF_THESE:
         words += " with these stages on these meshes"
-    if alone := dict(plan.certificate).get(CHOSEN, "").partition(BOUND_FOR)[2]:
-        words += f" for {alone}"
-    elif meshed := dict(plan.certificate).get(CHOSEN, "").partition(ON_MESHES_FOR)[2]:
-        words += f" (of plans on meshes, of those with {meshed})"
+    if groups := groups_of_bound(plan):
+        every = BOUND_FOR in dict(plan.certificate)[CHOSEN]
+        words += f" for {groups} alone" if every else f" (of plans on meshes, of those with {groups} alone)"
     return f"{words}: lower bound {seconds_text(plan.bound)}{gap}"
+
+
+def groups_of_bound(plan: Plan) -> str:
+    """The groups of a decoder that alone are proven to have no better plan, or none on meshes; empty where others are too."""
+    told = dict(plan.certificate).get(CHOSEN, "")
+    return (told.partition(BOUND_FOR)[2] or told.partition(ON_MESHES_FOR)[2]).removesuffix(" alone")
 
 
 def unknown_sizes(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import counted, listed, span
-from dnnc.report.plan import EVEN, idle_devices, idle_text, only_kind, searched_text, unknown_sizes
+from dnnc.report.plan import EVEN, groups_of_bound, idle_devices, idle_text, only_kind, searched_text, unknown_sizes
 from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
@@ -254,7 +254,8 @@ def _helps(facts: Facts) -> Iterator[str]:
         reason = idle_text(plan, topology).rpartition("(")[2].removesuffix(")")
         run = "runs" if len(idle) == 1 else "run"
         yield f"Not the {counted(len(idle), 'device')} that {run} nothing ({span(idle)}): {reason}."
-    better = "no better plan of these kinds exists here, so " if plan.status == "optimal" else ""
+    kinds = groups_of_bound(plan) or "these kinds"
+    better = f"no better plan of {kinds} exists here, so " if plan.status == "optimal" else ""
     yield f"Other machines, or another model or batch: {better}{WHATIF}."
 
 
@@ -269,7 +270,8 @@ def _ideals(facts: Facts) -> Iterator[str]:
         yield f"Faster links: this plan would take {seconds_text(free)} if sending cost nothing, {gain} the speed at most."
     even = math.fsum(busy) / len(busy) if busy else 0.0
     if len(plan.stages) > 1 and 0 < even < plan.value * (1 - WORTH):
-        why = ", but no plan does that" if plan.status == "optimal" else ""
+        groups = f" of {of}" if (of := groups_of_bound(plan)) else ""
+        why = f", but no plan{groups} does that" if plan.status == "optimal" else ""
         yield f"A more even split: it would take {seconds_text(even)} if its devices were busy equally long{why}."
 
 

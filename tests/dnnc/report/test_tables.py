@@ -10,6 +10,7 @@ import pytest
 from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, table_text
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Device, DeviceType, Topology
+from ir.text.witness import BOUND_FOR, CHOSEN, ON_MESHES_FOR
 from passes.stages.load import stage_seconds
 
 STAGES = (
@@ -81,6 +82,12 @@ def machines(count: int) -> Topology:
 )
 def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status: str, reason: str, text: str) -> None:
     assert idle_text(replace(PLAN, status=status), machines(devices), reason) == text
+
+
+@pytest.mark.parametrize("only", [BOUND_FOR, ON_MESHES_FOR])
+def test_devices_are_not_said_to_help_no_plan_where_other_groups_are_not_proven(only: str) -> None:
+    groups = replace(PLAN, status="optimal", certificate=((CHOSEN, f"among 1 to 256 groups{only}2 groups of 5 alone"),))
+    assert idle_text(groups, machines(3)) == "  not used: cpu2 (no plan of 2 groups of 5 with them is faster)"
 
 
 def test_turns_are_told_by_how_many_each_device_has() -> None:
