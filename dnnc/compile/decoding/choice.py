@@ -45,6 +45,8 @@ MOST_BETWEEN = 8
 MOST_GROUPS = 256
 ON_MESHES = 2.0
 """Seconds of counted work of the search on meshes of any shape, for one batch."""
+IN_ANY_MEMORY = 0.25
+"""The same, of a plan in unlimited memory."""
 BETTER = 1.001
 """Tokens a second of a plan on meshes over those of the best plan so far from which on it is chosen."""
 T = TypeVar("T")
@@ -206,27 +208,35 @@ def _near_largest(step: StepOfBatch, search: Any, sizes: Sequence[int], groups: 
     """The largest of the batches, but for a sixteenth, for which there is a plan on meshes of so many groups, or one smaller by
     a quarter or a half, whichever has most tokens a second, and these; zeros where there is none, or it has no more than
     ``better``. Where memory is tight, caches of fewer sequences leave room for layouts that take less."""
-    best = 0, 0.0
+    best, missed = (0, 0.0), False
 
-    def fits(size: int) -> bool:
-        """Whether there is a plan. Raises NoBetterPlan where it is not better than the best so far."""
-        nonlocal best
+    def fits(size: int, asked: Any = search) -> bool:
+        """Whether a plan is found. Raises NoBetterPlan where none is better than the best so far. Where there is none yet, the
+        first time, and where this is not proven, it may be for want of memory: then the answer is no."""
+        nonlocal best, missed
         context, worth = pass_context(DiagnosticSink()), max(better, best[1] * BETTER)
         if worth:
             known = Plan("@plan", search.objective, "sum", 1 / worth, 1 / worth, 0.0, "within-gap", math.inf, ())
             context = replace(context, incumbent=known)
         try:
-            best = size, 1 / needed(search.run(step.at(size, groups), context), Plan).value
-        except NoBetterPlan:
-            raise
+            rate = 1 / needed(asked.run(step.at(size, groups), context), Plan).value
+        except NoBetterPlan as error:
+            if best[0] or asked is not search or (missed and error.bound * worth >= 1):
+                raise
+            missed = True
+            return False
         except Infeasible:
             return False
+        best = (size, rate) if asked is search else best
         return True
 
     every = step.tried(range(sizes[0], _most_within(step, sizes, groups) + 1))
     low, high = 0, len(every)
     place = high - 1
     with suppress(NoBetterPlan):
+        if better and every:
+            # Without a better plan in unlimited memory fewer sequences have none, either.
+            fits(every[-1], replace(search, device_memory=-1, time_limit=min(search.time_limit or ON_MESHES, IN_ANY_MEMORY)))
         while low < high and (not low or high - low > low // 16):
             low, high = (place + 1, high) if fits(every[place]) else (low, place)
             place = (low + high) // 2

@@ -257,6 +257,16 @@ def test_stages_that_leave_no_device_for_a_mesh_have_the_batch_that_is_best_on_d
     assert "on meshes" not in dict(plan.certificate)["chosen"]
 
 
+@pytest.mark.slow
+def test_a_batch_for_meshes_is_found_where_larger_ones_do_not_fit(tmp_path: Path) -> None:
+    """Of six sequences in two groups no plan fits; a search that asks for better ones than on devices does not tell this from
+    there being none."""
+    four = machines(tmp_path / "t.toml", ("fast", 6, 1, 250), ("slow", 3, 3, 150))
+    model = "zoo:gpt2,cache=concat,layers=2,hidden=32,heads=4,vocab=400"
+    plan = planned(four, model=model, stages=2)
+    assert (plan.tokens, plan.value) == (3, pytest.approx(planned(four, model=model, stages=2, mesh="auto").value, rel=1e-3))
+
+
 def test_fewer_sequences_are_planned_where_those_that_were_chosen_do_not_fit(tmp_path: Path) -> None:
     asked = options(machines(tmp_path / "t.toml", ("core", 1, 1, 4000)), batch=AUTO, groups=AUTO)
     sink, tried = DiagnosticSink(), list[int]()
