@@ -33,7 +33,7 @@ class PlanOptions(TypedDict, total=False):
       of which a stage begins; ``pins``: ops and their devices; ``split``: ``"contiguous"`` or ``"any"``; ``pieces``: the most
       stages of a device (latency); ``comm``: how compute and transfers add up, ``"sum"``, ``"overlap"`` or ``"duplex"``.
     - Meshes: ``mesh``: the sizes of the axes (``"2x4"``), ``"auto"`` or ``"none"``; ``strategy``: a plan by its name;
-      ``uneven``: shards of different lengths; ``shares``: unequal parts, such as ``"3,1"``.
+      ``shares``: unequal parts, such as ``"3,1"``.
     - States: ``states``: ``"IN=OUT"`` for each input that stays on its device; of a language model with caches
       ``context``, their positions, ``batch``, the sequences of each of ``groups`` groups, either ``"auto"`` with the objective
       tokens, ``chunk``, the tokens of a prompt taken at once, ``prompt_tokens`` of the prompt whose time to the first token is
@@ -62,7 +62,6 @@ class PlanOptions(TypedDict, total=False):
     comm: str | None
     mesh: int | str | None
     strategy: str | None
-    uneven: bool
     shares: str | None
     states: Sequence[str]
     roles: Sequence[str]

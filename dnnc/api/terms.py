@@ -39,7 +39,7 @@ _KEYWORDS = {
     **{f"--{name.replace('_', '-')}": name for name in ("eval_data", "eval_every", "patience", "log", "tensorboard")},
 }
 """The keyword of each flag."""
-_SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate", "--nesterov", "--no-decay")
+_SWITCHES = ("--explain", "--plan-only", "--emulate", "--nesterov", "--no-decay")
 _PAIRS = {"--dim": True, "--pin": False, "--host": False}
 """Flags that name a pair, and whether its second half may be a number."""
 _LISTS = ("--cut", "--group", "--trainable", "--frozen")

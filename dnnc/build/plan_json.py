@@ -20,8 +20,8 @@ Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (`
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
 
-A plan that splits tensors also has ``"sharding": {"uneven": false}``, which says whether shards may differ in length, with
-``"memory"`` (bytes; -1: no limit) where the limit per device was not the topology's.
+A plan that splits tensors also has ``"sharding": {"memory": 0}``: bytes that each device may hold; 0: as the topology says,
+-1: no limit.
 
 A plan for training has ``"microbatches"`` per step; ``value``, ``bound`` and ``single`` are seconds per step. With 0
 microbatches it trains on a stream without steps, and they are seconds per microbatch. With ``"flush": false`` they are seconds
@@ -98,12 +98,10 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     original = copied(forward.entry)
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
-    if "shard.uneven" in attributes:
+    if "shard.memory" in attributes:
         from passes.plan.parts import stage_parts
 
-        sharding["uneven"] = bool(attributes.get("shard.uneven"))
-        if "shard.memory" in attributes:
-            sharding["memory"] = attributes["shard.memory"]
+        sharding["memory"] = attributes["shard.memory"]
         parts = [part for part in stage_parts(forward) if len(part.mesh.devices) > 1]
         decisions = {part.index: _decisions(forward, part, plan, original) for part in parts}
     return {

@@ -186,7 +186,6 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         weights=tuple(options.weights),
         outputs=tuple(options.outputs),
         syncs=tuple(options.syncs),
-        uneven=reader.flag(sharding, "uneven", "sharding"),
         memory=reader.limit(sharding, "memory", "sharding"),
         microbatches=reader.microbatches(root),
         value=value if math.isfinite(value) else 0.0,

@@ -38,7 +38,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ),
         (
             "How the model is split",
-            ("--replicas", "--cut", "--pin", "--strategy", "--shares", "--uneven", "--split", "--pieces", "--comm"),
+            ("--replicas", "--cut", "--pin", "--strategy", "--shares", "--split", "--pieces", "--comm"),
         ),
         (
             "What stays from step to step",

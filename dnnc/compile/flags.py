@@ -45,7 +45,7 @@ class CompileOptions:
       the best); ``replicas`` the most devices of a stage; ``pieces`` the most stages of a device (latency). Where these leave
       replicas and meshes free, both are searched (``passes.partition``).
     - Meshes: ``mesh`` is the sizes of the axes (``2x4``), ``auto`` (the best) or ``none``. With a mesh, ``stages`` may be 0
-      (the best number), ``strategy`` names a plan instead of searching, ``uneven`` allows shards of different lengths, and
+      (the best number), ``strategy`` names a plan instead of searching; and
       ``shares`` states unequal parts (``3,1``; ``equal``).
     - Search: ``objective``, ``split``, ``comm`` (empty: throughput, contiguous, sum) and ``time_limit`` (seconds) override
       those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching; ``stated``
@@ -80,7 +80,6 @@ class CompileOptions:
     pieces: int | None = None
     mesh: str = ""
     strategy: str = ""
-    uneven: bool = False
     shares: str = ""
     microbatches: int | None = None
     samples: int | None = None
@@ -171,7 +170,6 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--comm", "comm", (), (MESH,)),
     Flag("--mesh", "mesh", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--strategy", "strategy", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--uneven", "uneven", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--shares", "shares", ("partition",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--microbatches", "microbatches", PLANNERS, (PLAN, PROFILE)),
     Flag("--samples", "samples", (), (PLAN, TAG_SEARCH, PROFILE)),
@@ -207,7 +205,7 @@ def excluded_by(options: CompileOptions, excluder: Excluder) -> tuple[str, ...]:
     return given(options, [one for one in FLAGS if excluder in one.excluded])
 
 
-ON_SHAPES = tuple(one for one in FLAGS if one.field in ("strategy", "shares", "uneven"))
+ON_SHAPES = tuple(one for one in FLAGS if one.field in ("strategy", "shares"))
 """How tensors are split on the mesh that is asked for."""
 OF_TAG = tuple(one for one in FLAGS if one.field in ("prior", "iterations"))
 OF_TRAINING = tuple(one for one in FLAGS if one.field.startswith("training."))

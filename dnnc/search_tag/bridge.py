@@ -71,7 +71,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
             changed["moved to other devices"] += 1
         elif machines.count(action.groups) > 1 and action.how in (How.PS, How.MODEL):
             changed["from ps to all-reduce" if action.how is How.PS else "from model to a split batch"] += 1
-    ops, strategies, uneven, whole = [], [], False, 0
+    ops, strategies, whole = [], [], 0
     held: dict[tuple[int, str], None] = {}
     types: dict[str, Type] = {name: resource.type for name, resource in workload.module.resources.items()}
     types.update((value.name, value.type) for value in workload.module.entry.args)
@@ -84,8 +84,8 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         if rule is not None and factor is not None and action.how is not How.DUPLICATE:
             own = [*(types.get(one) for one in op.operands), *(value.type for value in op.results)]
             split = next((one for one in rule.strategies(count) if one.name == factor.name), None)
-            if split is not None and can_be_split([split], [equal(count)], own, True):
-                name, uneven = factor.name, uneven or bool(factor.size % count)
+            if split is not None and can_be_split([split], [equal(count)], own):
+                name = factor.name
         whole += factor is not None and action.how is not How.DUPLICATE and name == WHOLE and count > 1
         held.update(((stage, read), None) for read in reads(op) if count > 1 and read in workload.module.resources)
         ops.append(f"{stage}:{op.id}")
@@ -98,7 +98,6 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         strategies=tuple(strategies),
         axes=tuple(f"{stage}:{size}:x" for stage, size in enumerate(sizes) if size > 1),
         weights=tuple(f"{stage}:{Replicate()}:{name[1:]}" for stage, name in held),
-        uneven=uneven,
         microbatches=simulator.microbatches,
         source="TAG's strategy",
     )

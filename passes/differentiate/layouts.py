@@ -160,9 +160,7 @@ class _Chooser:
                 self.note(laid_op, wanted)
         func = replace(self.module.entry, ops=tuple(ops))
         members = tuple(op.facet(StageSet, StageSet(())).stages for op in ops)
-        after = Decided(
-            func, members, self.found.meshes, tuple(wants), self.lies, self.found.outputs, tuple(self.kept), self.found.uneven
-        )
+        after = Decided(func, members, self.found.meshes, tuple(wants), self.lies, self.found.outputs, tuple(self.kept))
         module = self.module.replace(self.module.entry, func)
         module = with_reshards(self.with_states(module), after)
         return module.replace(module.entry, replace(module.entry, ops=in_time(module.entry.ops)))
@@ -354,7 +352,7 @@ class _Chooser:
         names = (*op.operands, *(value.name for value in op.results))
         tensors = zip(names, (*factor.operands, *factor.results), strict=True)
         shapes = [(shape_of(self.around.types[name]), dim) for name, dim in tensors if name and dim is not None]
-        return self.found.uneven and all(shape is not None and shape[dim] == factor.size for shape, dim in shapes)
+        return all(shape is not None and shape[dim] == factor.size for shape, dim in shapes)
 
     def price(
         self, op: Op, chosen: Sequence[Strategy], placements: Sequence[Sequence[Placements]], mesh: Mesh

@@ -110,7 +110,6 @@ class _Reader:
         self.lies: dict[str, Placements] = {}
         self.makers: dict[str, Mesh] = {}
         self.problems: list[Diagnostic] = []
-        self.uneven = False
         self.known: dict[tuple[int, int], tuple[LayoutRule, dict[str, Strategy]]] = {}  # the rule too: its identity stays its
         self.members = stage_members(func)
         self.wants = tuple([self.op(op, stages) for op, stages in zip(func.ops, self.members, strict=True)])
@@ -193,7 +192,6 @@ class _Reader:
             if not none_empty(factor.size, axes):
                 self.fault(f"factor '{factor.name}' of {factor.size} is cut into {parts}, of which one is empty", describe(op))
             elif not proportional(factor.size, axes):
-                self.uneven = True
                 for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
                     shape = shape_of(type_) if type_ is not None else None
                     if shape is not None and dim is not None and shape[dim] != factor.size:
@@ -238,8 +236,6 @@ class _Reader:
                 self.fault(f"{name} of {type_} has no dimension {dim} to be sharded", where)
             elif not none_empty(shape[dim], axes) and math.prod(map(len, axes)) > 1:
                 self.fault(f"dimension {dim} of {name}, of {shape[dim]}, is cut into {_parts_text(axes)}: one is empty", where)
-            elif not proportional(shape[dim], axes):
-                self.uneven = True
 
     def outputs(self, plain: Plain) -> dict[str, Placements]:
         """How results leave: as they are made, or as a reshard makes them."""
@@ -319,9 +315,7 @@ class _Reader:
         """All together. Raises InvalidInput where there were faults."""
         if self.problems:
             raise InvalidInput(self.problems)
-        allowed = any(key == "shard.uneven" and attribute.value for key, attribute in self.func.attributes)
-        uneven = allowed or self.uneven
-        return Decided(self.func, self.members, tuple(self.meshes), self.wants, self.lies, outputs, tuple(kept), uneven)
+        return Decided(self.func, self.members, tuple(self.meshes), self.wants, self.lies, outputs, tuple(kept))
 
 
 def _parts_text(axes: Sequence[Shares]) -> str:

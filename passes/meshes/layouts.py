@@ -6,8 +6,8 @@ A layout is one placement per mesh axis. A step changes one axis by one collecti
 it. Where several axes split one dimension, the later splits what the earlier left, so only the last of them may be changed. A
 conversion is the cheapest chain of steps: a shortest path over layouts.
 
-Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split in the exact proportion of the
-shares unless ``uneven`` is allowed, and never into empty parts."""
+Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split as near to the proportion of the
+shares as whole elements allow (``ir.core.shares.cut``), and never into empty parts."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Layouts:
     """Every layout of a type, the most split first, and the cheapest conversions between them. ``numbers``: of each layout its
     place in ``placements``; ``steps``: of each layout what one step makes of it."""
 
-    def __init__(self, type_: Type, mesh: DeviceMesh, uneven: bool, together: bool, weight: bool) -> None:
+    def __init__(self, type_: Type, mesh: DeviceMesh, together: bool, weight: bool) -> None:
         """As of ``layouts_of``."""
-        possible = _possible(type_, mesh, uneven)
+        possible = _possible(type_, mesh)
         if uncut := isinstance(type_, TensorType) and type_.dtype in UNCUT:
             whole = [lies for lies in possible if all(isinstance(p, Replicate) for p in lies)]
             possible = [lies for lies in possible if not any(isinstance(p, Partial) for p in lies)] if weight else whole
@@ -157,23 +157,23 @@ class Layouts:
 
 
 @lru_cache(maxsize=1 << 12)
-def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False, weight: bool = False) -> Layouts:
+def layouts_of(type_: Type, mesh: DeviceMesh, *, together: bool = False, weight: bool = False) -> Layouts:
     """The layouts of a type; what is no tensor of known shape is replicated, and so is an ``UNCUT`` one of no ``weight``.
     ``together``: what a gradient of a weight costs, whose sum shares messages with others (``Axis.seconds``)."""
-    return Layouts(type_, mesh, uneven, together, weight)
+    return Layouts(type_, mesh, together, weight)
 
 
 class Ways:
     """The layouts of types on one mesh, and the cheapest ways between them: what a plan is charged and what lowering writes."""
 
-    def __init__(self, mesh: DeviceMesh, uneven: bool) -> None:
-        self.mesh, self.uneven = mesh, uneven
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
         self.known: dict[tuple[Type, bool], Layouts] = {}
 
     def layouts(self, type_: Type, together: bool) -> Layouts:
         """``together``: as one of many gradients, whose sums share messages."""
         if (type_, together) not in self.known:
-            self.known[type_, together] = layouts_of(type_, self.mesh, self.uneven, together=together, weight=True)
+            self.known[type_, together] = layouts_of(type_, self.mesh, together=together, weight=True)
         return self.known[type_, together]
 
     def way(self, type_: Type, source: Placements, target: Placements, *, together: bool = False) -> tuple[Step, ...]:
@@ -240,9 +240,9 @@ def is_kept(type_: Type, *, training: bool) -> bool:
     return type_.elements > (1 if type_.dtype in UNCUT or (training and type_.dtype.is_float) else SMALL)
 
 
-def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
+def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None]) -> bool:
     """Whether an op with operands and results of ``types`` can be split so, a strategy per axis of these shares, with no part
-    empty and all in proportion, unless ``uneven``."""
+    empty."""
     cuts: dict[str, list[Shares]] = {}
     for strategy, shares in zip(strategies, axes, strict=True):
         if strategy.factor:
@@ -251,7 +251,7 @@ def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: 
     if not all(none_empty(factors[name].size, along) for name, along in cuts.items()):
         return False
     odd = [factors[name] for name, along in cuts.items() if not proportional(factors[name].size, along)]
-    return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
+    return all(_by_elements(factor, types) for factor in odd)
 
 
 def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
@@ -263,7 +263,7 @@ def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
     return True
 
 
-def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
+def _possible(type_: Type, mesh: DeviceMesh) -> list[Placements]:
     whole: Placements = (Replicate(),) * len(mesh.axes)
     if not isinstance(type_, TensorType) or type_.shape is None or not all(isinstance(dim, int) for dim in type_.shape):
         return [whole]
@@ -279,7 +279,7 @@ def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
         fits = True
         for dim, length in enumerate(shape):
             axes = [axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)]
-            fits = fits and (not axes or (none_empty(length, axes) and (uneven or proportional(length, axes))))
+            fits = fits and (not axes or none_empty(length, axes))
         if fits and coherent(placements):
             found.append(placements)
     return found

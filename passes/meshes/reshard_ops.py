@@ -35,8 +35,7 @@ class Decided:
 
     ``members[i]``: the stages of op number i; ``meshes[stage]``: of no axes for a stage on a single device. ``wants[i]``: the
     placements of each operand of op i on its mesh, None where it runs whole. ``lies[value]``: how its maker makes it;
-    ``outputs[value]``: how a result of the model leaves the stage that makes it; ``kept[stage][resource]``. ``uneven``: parts
-    may differ in length."""
+    ``outputs[value]``: how a result of the model leaves the stage that makes it; ``kept[stage][resource]``."""
 
     func: Func
     members: tuple[tuple[int, ...], ...]
@@ -45,7 +44,6 @@ class Decided:
     lies: Mapping[str, Placements]
     outputs: Mapping[str, Placements]
     kept: tuple[Mapping[str, Placements], ...]
-    uneven: bool
 
 
 def same_shape(one: Mesh, other: Mesh) -> bool:

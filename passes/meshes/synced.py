@@ -109,9 +109,7 @@ class _Chooser:
         """The stage under these decisions. What is saved for backward passes is as it was."""
         decisions = replace(self.before.decisions, synced=synced)
         func, old = part_of(self.module.entry, self.before), self.before.bill
-        bill = price(
-            self.module, func, self.before.mesh, decisions, training=True, uneven=old.uneven, microbatches=self.microbatches
-        )
+        bill = price(self.module, func, self.before.mesh, decisions, training=True, microbatches=self.microbatches)
         bill.memory += old.saved - bill.saved
         bill.saved = old.saved
         return replace(self.before, decisions=decisions, bill=bill)

@@ -66,7 +66,7 @@ def alternatives(module: Module) -> tuple[Alternative, ...]:
     for name, here in inputs.items():
         try:
             if name in STRATEGIES:
-                other = named_plan(bare, here, name, uneven=options["uneven"])
+                other = named_plan(bare, here, name)
             else:
                 other = solve(here.problem, seconds=SECONDS)
         except (UnfitError, NoPlanError) as error:

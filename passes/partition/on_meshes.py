@@ -212,7 +212,6 @@ class MeshesSearch(MeshOptions):
         options: dict[str, Any] = {
             "training": self.training,
             "microbatches": self.step_microbatches,
-            "uneven": self.uneven,
         }
 
         if self.shares not in ("", EQUAL):
@@ -229,7 +228,7 @@ class MeshesSearch(MeshOptions):
             return self.fewer(module, topology) if self.tries_fewer(topology) else Candidates(tuple(map(over, sizes)))
         if self.shape:
             speeds = Speeds(module, topology, training=self.training)
-            found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
+            found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0])))
         else:
             found = candidates(module, topology, net, **options, every=bool(self.strategy))
         if not self.training or self.strategy != DATA:
@@ -299,7 +298,7 @@ class MeshesSearch(MeshOptions):
 
         def shares(shape: tuple[int, ...], devices: Sequence[Device]) -> tuple[Along, ...]:
             unequal = len({device.type for device in devices}) > 1
-            return speeds.candidates(shape, self.uneven, devices=devices) if unequal else ((),)
+            return speeds.candidates(shape, devices=devices) if unequal else ((),)
 
         return shares
 
@@ -335,7 +334,6 @@ class MeshesSearch(MeshOptions):
                     context.analyses.get(folding, module.entry, module),
                     among,
                     memory=self.device_memory,
-                    uneven=self.uneven,
                     training=self.training,
                     microbatches=self.step_microbatches,
                     family=self.family,

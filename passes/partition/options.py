@@ -36,7 +36,6 @@ class MeshOptions(PlanOptions):
 
     mesh: str = NO_MESH
     strategy: str = ""
-    uneven: bool = False
     shares: str = ""
     device_memory: int = 0
     gap: float | None = None

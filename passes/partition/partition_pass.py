@@ -101,7 +101,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
 
     On meshes: ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``replicate``), not the one
     found; in stages ops are split as in that plan of the whole function, and cut where the slowest stage is quickest, on meshes
-    of one shape. ``uneven``: shards may differ in length where a dimension is not cut in whole. ``shares``: of the members
+    of one shape. ``shares``: of the members
     along each axis in what is cut (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds.
     ``device_memory``: bytes per device at most, for weights, activations and buffers; 0: those of the topology; -1: no limit.
     ``gap``: relative, between value and bound, at which a search ends (that for a training step in stages after a while at a
@@ -203,7 +203,7 @@ class PartitionPass(LatticeSearch, MeshOptions):
         searches would not keep to."""
         of_meshes = ("strategy", "device_memory")
         if self.mesh == NO_MESH:
-            names: tuple[str, ...] = (*of_meshes, "uneven", "shares", "gap")
+            names: tuple[str, ...] = (*of_meshes, "shares", "gap")
         elif self.mesh == ANY_FORM:
             names = of_meshes
         else:

@@ -36,7 +36,6 @@ class StagePart:
 class Options(TypedDict):
     """Of ``price``."""
 
-    uneven: bool
     microbatches: int
 
 
@@ -50,8 +49,7 @@ def sharded_plan(module: Module) -> Plan:
 
 def priced_under(module: Module) -> Options:
     """The options under which the plan was priced."""
-    uneven = any(key == "shard.uneven" and attribute.value for key, attribute in module.entry.attributes)
-    return {"uneven": uneven, "microbatches": sharded_plan(module).microbatches}
+    return {"microbatches": sharded_plan(module).microbatches}
 
 
 def stage_parts(module: Module) -> Iterator[StagePart]:

@@ -45,8 +45,8 @@ def proof_of(module: Module, plan: Plan) -> str:
         sizes, shares = ((size for _, size in mesh.axes), mesh.shares) if mesh is not None else ((1,), ())
         stages.append((ops, Party((), tuple(sizes), shares), stage.devices))
     told = {key: attribute.value for key, attribute in module.entry.attributes}
-    uneven, memory = told.get("shard.uneven", 0), told.get("shard.memory", 0)
-    return proven_for(without, stages, plan, uneven=bool(uneven), memory=int(str(memory)))
+    memory = told.get("shard.memory", 0)
+    return proven_for(without, stages, plan, memory=int(str(memory)))
 
 
 def proven_for(
@@ -54,11 +54,10 @@ def proven_for(
     stages: Sequence[tuple[Sequence[int], DeviceMesh | Party, Sequence[str]]],
     plan: Plan,
     *,
-    uneven: bool,
     memory: int,
 ) -> str:
     """``sha256:...`` of the module without decisions, the ``stages`` (positions of ops, mesh, devices of all replicas),
-    ``uneven``, ``memory``, and of the plan its objective, microbatches and bound, and whether its plans may avoid sums of
+    ``memory``, and of the plan its objective, microbatches and bound, and whether its plans may avoid sums of
     gradients."""
     told = [f"{mesh.sizes} {mesh.shares} {tuple(devices)} {sorted(ops)}" for ops, mesh, devices in stages]
     for resource in module.of_type(Resource):
@@ -69,5 +68,5 @@ def proven_for(
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
     told += [*numbers, str([numbers[texts[id(rule)]] for rule in drawn])]
     among = " unsummed" if avoids_sums(module) else ""
-    options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {uneven} {memory} {among}"
+    options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {memory} {among}"
     return problem_digests(module, "\n".join([options, *told]), [Among()])[0]

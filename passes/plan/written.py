@@ -5,8 +5,7 @@
 - layouts on results and on resources that are not whole everywhere; a resource has the layout of the first stage that reads it;
 - a ``comm.reshard`` wherever a layout changes (``passes.meshes.reshard_ops``);
 - attributes of the entry function, which are called after the pass that wrote them once, so that earlier plans can be read:
-- ``shard.uneven``: 1 where parts may differ in length, which reshards may use on their way, else 0;
-- ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
+- ``shard.memory``: bytes per device at most; 0: those of the topology, -1: no limit;
 - ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``copies``);
 - a ``Plan``, whose value is what the stages' devices and the links between them need per sample, or per step in training:
   that of the bills, so that whoever decides alike writes alike. Its certificate says what the bound was proven for
@@ -106,17 +105,15 @@ def written(
         for symbol in module.symbols
     )
     module = insert_symbols(Module(module.name, symbols, module.attributes), [mesh for mesh in on if mesh.axes])
-    uneven = any(stage.bill.uneven for stage in stages)
     plan = proven(_filled(module, plan, stages, names))
     plan = assessed(replace(plan, port_value=plan.value), decided, plan.value, min(plan.bound, plan.value), AGREE)
-    digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
+    digest = proven_for(bare, decided_on, plan, memory=memory)
     told_of = {key: text for key, text in plan.certificate if key != SYNCHRONISED} | {"problem": digest}
     told_of |= {SYNCHRONISED: text} if (text := _synced_text(bare, stages)) else {}
     plan = replace(plan, certificate=tuple(sorted(told_of.items())))
     told = {
         **others,
-        "shard.uneven": int(uneven),
-        **({"shard.memory": memory} if memory else {}),
+        "shard.memory": memory,
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
     module = insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
@@ -143,9 +140,8 @@ def _decided(
         lies.update((value.name, bill.lies.get(value.name, whole) if on[number].axes else whole) for value in op.results)
     leaving = {value.name: outputs.get(value.name, lies[value.name]) for value in func.results if value.name in lies}
     kept = tuple(stage.decisions.kept if mesh.axes else {} for mesh, stage in zip(on, stages, strict=True))
-    uneven = any(stage.bill.uneven for stage in stages)
     members = tuple((holder[position],) for position in range(len(func.ops)))
-    return Decided(func, members, tuple(on), tuple(wants), lies, leaving, kept, uneven)
+    return Decided(func, members, tuple(on), tuple(wants), lies, leaving, kept)
 
 
 def _mesh_names(module: Module, stages: Sequence[Staged]) -> list[str]:
@@ -328,7 +324,7 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
     hidden of that."""
     hidden = stage.bill.hidden
     alone = part_of(module.entry, stage)
-    forward = price(module, alone, stage.mesh, stage.decisions, uneven=stage.bill.uneven).compute
+    forward = price(module, alone, stage.mesh, stage.decisions).compute
     synced = math.fsum(one.seconds for one in stage.bill.collectives if one.summed)
     returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.summed)
     return {

@@ -52,7 +52,6 @@ BUILDS: dict[str, dict[str, object]] = {
         "model": "zoo:mlp,layers=3,hidden=10,batch=5,dtype=f64",
         "machines": "preset:cpu-3",
         "mesh": "3",
-        "uneven": True,
     },
     "two axes": {
         "model": "zoo:gpt2,layers=1,hidden=16,heads=4,vocab=32,positions=16,seq=8,batch=2,dtype=f64",

@@ -29,7 +29,7 @@ COMMANDS = (
     "compile zoo:t5-base -t preset:2xa100x4 --mesh 2x4",
     "compile zoo:t5-base -t preset:2xa100x4 --objective training --mesh 8",
     "compile zoo:mixtral-8x7b,layers=2,experts=8 -t preset:8xh100 --mesh auto",
-    "compile zoo:llama-7b,layers=8 -t preset:2xa100x4 --uneven",
+    "compile zoo:llama-7b,layers=8 -t preset:2xa100x4",
     "compile zoo:gpt2,layers=4 -t preset:2xa100x4 --split any --mesh none --stages 4",
     "compile zoo:transformer-base,batch=16 -t preset:tag-testbed --objective training --search tag",
     "compile zoo:vit-base,batch=8 -t preset:2xa100x4 --mesh none --replicas 4",

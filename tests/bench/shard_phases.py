@@ -152,7 +152,7 @@ COMPILED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "bert activations": (WIDE, (4, "300 MiB"), ONE),
     "bert activations 8": (WIDE, (8, "180 MiB"), ONE),
     "bert training activations": (WIDE, (4, "2300 MiB"), ONE | TRAINS),
-    "bert unequal": (WIDE, (4, "", "a100"), ONE | {"uneven": True}),
+    "bert unequal": (WIDE, (4, "", "a100"), ONE),
     "gpt3 stages": (GPT, (4, "90 MiB"), ANY),
     "gpt3 stages unequal": (GPT, (4, "", "a100"), ANY),
     "gpt3 stages training": (GPT, (4, "1 GiB"), ANY | TRAINS),

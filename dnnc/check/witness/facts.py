@@ -231,7 +231,7 @@ class Facts:
 def stated_memory(module: Module) -> int | None:
     """Bytes per device at most that ``--memory`` said of a plan on meshes, -1: no limit; None where it said nothing."""
     values = [attribute.value for key, attribute in module.entry.attributes if key == "shard.memory"]
-    return next((value for value in values if isinstance(value, int)), None)
+    return next((value for value in values if isinstance(value, int) and value), None)
 
 
 def facts_of(module: Module, where: str) -> Facts:

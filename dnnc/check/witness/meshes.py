@@ -250,7 +250,6 @@ def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:
     """What gives the seconds and bytes of ops and conversions on the one mesh of the plan, and the mesh: that of one
     member where the plan is on one device."""
     plan, module = facts.plan, undecided(facts.module)
-    attributes = {key: attribute.value for key, attribute in facts.module.entry.attributes}
     alone = Mesh("@alone", ((AXIS_NAMES[0], 1),), plan.stages[0].devices)
     symbol = next((mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh), alone)
     mesh = mesh_over(facts.topology, facts.net, symbol).limited(stated_memory(facts.module) or 0)
@@ -259,7 +258,6 @@ def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:
         module.entry,
         folding(module.entry, module),
         training=plan.minimises.trains,
-        uneven=bool(attributes.get("shard.uneven")),
         microbatches=plan.microbatches if plan.minimises.trains else 1,
     )
     return builder, mesh

@@ -33,7 +33,6 @@ def compile_(
     stages: arguments.Stages = None,
     mesh: arguments.Mesh = None,
     strategy: arguments.ByName = None,
-    uneven: arguments.Uneven = False,
     shares: arguments.Shares = None,
     microbatches: arguments.Microbatches = None,
     samples: arguments.StepSamples = None,
@@ -260,8 +259,7 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
     unsplit = plan.on_meshes and not any(_is_split(op) for op in result.module.entry.ops)
     handover = max(result.topology.type(device.type).handover for device in result.topology.devices)
     if unsplit and plan.value <= (plan.single + handover) * (1 + 1e-6):
-        even = "" if options.uneven else ", or --uneven where nothing divides evenly,"
-        return f"  no split is worth its exchange; more samples at a time{even} may help"
+        return "  no split is worth its exchange; more samples at a time may help"
     if plan.value > plan.single * (1 + 1e-6):  # unequal devices, or weights that do not fit each of them whole
         if plan.minimises.trains:
             return "  slower than one device; a smaller mesh may be faster"

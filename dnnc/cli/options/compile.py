@@ -61,9 +61,6 @@ ByName = Annotated[
         show_default=False,
     ),
 ]
-Uneven = Annotated[
-    bool, typer.Option("--uneven", help="With --mesh: allow shards of different lengths where a dimension does not divide.")
-]
 Shares = Annotated[
     str | None,
     typer.Option(

@@ -83,8 +83,6 @@ class Bill:
     learned: set[str] = field(default_factory=set)
     products: list[tuple[str, str, tuple[tuple[str, str], ...], str]] = field(default_factory=list)
     repeated: dict[str, float] = field(default_factory=dict)
-    uneven: bool = False
-    """Whether values may lie in unequal parts on their way from one layout to another."""
 
     def wanted(self, op: Op, whole: Placements) -> tuple[Placements, ...]:
         """The layout in which an op reads each operand: absent operands, and all of an op with regions, as ``whole``."""

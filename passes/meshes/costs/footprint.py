@@ -42,7 +42,7 @@ class _Walk:
 
     def __init__(self, func: Func, resources: Mapping[str, Type], stage: Staged) -> None:
         self.stage, self.bill = stage, stage.bill
-        self.ways = Ways(stage.mesh, stage.bill.uneven)
+        self.ways = Ways(stage.mesh)
         self.whole: Placements = (Replicate(),) * len(stage.mesh.axes)
         self.types: dict[str, Type] = {**resources, **{arg.name: arg.type for arg in func.args}}
         self.types.update((value.name, value.type) for op in func.ops for value in op.results)

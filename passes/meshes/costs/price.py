@@ -46,14 +46,13 @@ def price(
     decisions: Decisions,
     *,
     training: bool = False,
-    uneven: bool = False,
     microbatches: int = 1,
     in_flight: int = 1,
 ) -> Bill:
     """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
     what the backward pass needs is kept of ``in_flight``, where the forward pass runs again for it of one, beside what came
     from other stages of all. Raises KeyError where a decision is missing or names no strategy."""
-    walk = _Walk(module, func, mesh, decisions, training, uneven, microbatches)
+    walk = _Walk(module, func, mesh, decisions, training, microbatches)
     bill = walk.bill
     did("priced", len(func.ops))
     if training and walk.again:
@@ -86,10 +85,9 @@ class _Walk:
         mesh: DeviceMesh,
         decisions: Decisions,
         training: bool,
-        uneven: bool,
         microbatches: int,
     ) -> None:
-        self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
+        self.mesh, self.training, self.bill = mesh, training, Bill()
         self.again, self.scaled = recomputes(module), scales(module)
         self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
         for op in func.ops:
@@ -98,7 +96,7 @@ class _Walk:
         self.chains: set[str] = set()
         self.blocked: frozenset[str] = frozenset() if training else blocked_values(module.entry)
         self.microbatches = microbatches
-        self.ways = Ways(mesh, uneven)
+        self.ways = Ways(mesh)
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.types = self.around.types
         self.types.update((value.name, value.type) for value in func.args)

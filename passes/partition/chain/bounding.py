@@ -94,7 +94,6 @@ class Bounding:
         meshes: Submeshes,
         *,
         memory: int = 0,
-        uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
         family: str = "",
@@ -115,9 +114,9 @@ class Bounding:
         self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy = strategy
         self.overlap = overlaps_on(topology.types)[0] if training and overlap is None else overlap
-        self.module, self.uneven, self.progress, self.memory = module, uneven, progress, memory
+        self.module, self.progress, self.memory = module, progress, memory
         self.training, self.microbatches, self.family = training, microbatches, family
-        builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
+        builder = Builder(module, module.entry, folding, training=training, microbatches=microbatches)
         self.builder: Builder = builder if other is None else other.builder
         self.links = meshes.links
         if self.links.returns != training:
@@ -132,7 +131,6 @@ class Bounding:
                 module,
                 self.base,
                 folding,
-                uneven=uneven,
                 training=training,
                 microbatches=microbatches,
                 family=family,
@@ -158,7 +156,7 @@ class Bounding:
         given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
         if not self.strategy:
             return given
-        plan = named_plan(self.module, given, self.strategy, uneven=self.uneven)
+        plan = named_plan(self.module, given, self.strategy)
         return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
 
     def limit(self, mesh: DeviceMesh) -> int | None:

@@ -154,7 +154,7 @@ class Chain:
         """``cutter``: of the function on the mesh."""
         self.cutter, self.parts = cutter, parts
         self.units: dict[int, _Unit] = {}
-        self.uneven: dict[Type, Floats] = {}
+        self.excess: dict[Type, Floats] = {}
         self.known: dict[tuple[int, float], _Table] = {}
 
     def states(self, cut: int) -> int:
@@ -210,10 +210,10 @@ class Chain:
         """Seconds by layout that a member spends on the link before unit ``cut``, less those for an even part of it."""
         name, mesh = self.name(cut), self.cutter.given.mesh
         type_, times = self.cutter.types[name], 2 if name in self.cutter.given.trained else 1
-        if type_ not in self.uneven:
+        if type_ not in self.excess:
             parts = np.array([split(type_, lies, mesh) for lies in self.layouts(cut).placements])
-            self.uneven[type_] = np.maximum(parts - 1 / math.prod(mesh.sizes), 0.0) * (type_bytes(type_) or 0)
-        return times * self.uneven[type_] / link.bandwidth
+            self.excess[type_] = np.maximum(parts - 1 / math.prod(mesh.sizes), 0.0) * (type_bytes(type_) or 0)
+        return times * self.excess[type_] / link.bandwidth
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

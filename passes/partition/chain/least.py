@@ -54,14 +54,13 @@ class Least:
         base: ShardInput,
         folding: Folding | None,
         *,
-        uneven: bool,
         training: bool,
         microbatches: int,
         family: str,
         cuts: int,
     ) -> None:
         """``base``: the problem on the smallest form of mesh; the rest as of ``Bounding``."""
-        self.module, self.base, self.uneven = module, base, uneven
+        self.module, self.base = module, base
         self.training, self.microbatches, self.family = training, microbatches, family
         self.recomputes = recomputes(module)
         self.units = units_of(module.entry, folding, base, cuts)
@@ -138,12 +137,11 @@ class Least:
 
     def on(self, mesh: DeviceMesh) -> tuple[Floats, Floats, Floats]:
         """The seconds of runs on a mesh, their bytes, and those saved: every op cut as suits it best, every weight divided
-        evenly. Where parts may differ, a small device may have less than others: then all have the room of the largest."""
+        evenly. A small device may have less than others: all have the room of the largest."""
         share = 1.0 / math.prod(mesh.sizes)
-        unequal = self.uneven or bool(mesh.shares)
-        room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
+        room = max((member.room for member in mesh.members), default=1.0)
         types = {type_.name: type_ for type_ in mesh.types}
-        cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
+        cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members)
         seconds = [
             min(
                 max((self.divided(op, types[type_], part, chained) for type_, part in parts.items()), default=0.0)

@@ -343,7 +343,6 @@ class StageSolver:
             mesh,
             decisions,
             training=bounding.training,
-            uneven=bounding.uneven,
             microbatches=bounding.microbatches,
             in_flight=stage.in_flight,
         )
@@ -360,7 +359,6 @@ class _StageFitter(Fitter):
             stage.given,
             limit,
             training=bounding.training,
-            uneven=bounding.uneven,
             microbatches=bounding.microbatches,
         )
         self.solver, self.stage = solver, stage
@@ -368,7 +366,7 @@ class _StageFitter(Fitter):
     @cached_property
     def alive(self) -> Alive:
         order = sorted(range(len(self.stage.ops)), key=self.stage.ops.__getitem__)
-        return Alive(self.module, self.given, uneven=self.uneven, entering=self.stage.problem.entering, order=order)
+        return Alive(self.module, self.given, entering=self.stage.problem.entering, order=order)
 
     def staged(self, choices: Sequence[int]) -> Staged:
         return self.solver.staged(self.stage, truthful(self.given, choices))

@@ -207,7 +207,7 @@ class Workspace:
         """All layouts of values of a type; arguments arrive in any that an op asks for."""
         distinct = {(self.type_of[name], id(one)): one for name, one in given.layouts.items() if name in self.type_of}
         layouts: dict[Type, dict[Placements, None]] = {
-            arg.type: dict.fromkeys(layouts_of(arg.type, given.mesh, True, weight=True).placements) for arg in self.func.args
+            arg.type: dict.fromkeys(layouts_of(arg.type, given.mesh, weight=True).placements) for arg in self.func.args
         }
         for (type_, _), one in distinct.items():
             layouts.setdefault(type_, {}).update(dict.fromkeys(one.placements))

@@ -66,7 +66,7 @@ class ReplayPass(StatedPass):
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device and its replicas.
     ``weights`` and ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights
     whose gradients are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are.
-    ``uneven``, ``memory`` (``device_memory``), ``microbatches`` (of a training step) as of ``partition``. ``value`` and
+    ``memory`` (``device_memory``), ``microbatches`` (of a training step) as of ``partition``. ``value`` and
     ``certificate``, ``KEY=TEXT``: what the plan states.
     """
 
@@ -76,7 +76,6 @@ class ReplayPass(StatedPass):
     weights: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     syncs: tuple[str, ...] = ()
-    uneven: bool = False
     memory: int = 0
     microbatches: int = 1
     family: str = ""
@@ -96,7 +95,6 @@ class ReplayPass(StatedPass):
             context,
             stated,
             training=self.training,
-            uneven=self.uneven,
             memory=self.memory,
             microbatches=self.microbatches,
             family=self.family,
@@ -147,7 +145,7 @@ class ReplayPass(StatedPass):
         """The bound that was stated and its certificate, None where it was proven for something else than ``plan``."""
         certificate = dict(text.partition("=")[::2] for text in self.certificate)
         stages = [(stage.ops, stage.mesh, stage.devices) for stage in stated]
-        digest = proven_for(module, stages, replace(plan, bound=self.bound), uneven=self.uneven, memory=self.memory)
+        digest = proven_for(module, stages, replace(plan, bound=self.bound), memory=self.memory)
         if certificate.pop("problem", "") != digest:
             return None
         if plan.value != self.value:  # another plan than the one that was found

@@ -66,8 +66,7 @@ def laid_alike(planned: Module, other: Module, context: PassContext) -> Module:
         }
         stated.append(Stated(own, _over(topology, mesh), texts, kept if axes else {}, {}, f"stage {index}", others))
     module = expand(PASSES["cost"]().run(undecided(module), context))  # each op had the facts of ``planned``
-    uneven = _uneven(planned)
-    stages = StageByStage(module, topology, context, stated, training=False, uneven=uneven, memory=-1, microbatches=1)
+    stages = StageByStage(module, topology, context, stated, training=False, memory=-1, microbatches=1)
     empty = replace(plan, value=math.inf, port_value=math.inf, bound=0.0, stages=(), certificate=())
     return written(module, stages.staged(), empty, memory=-1)
 
@@ -104,7 +103,3 @@ def _over(topology: Topology, mesh: Mesh) -> DeviceMesh:
     """The mesh of a stage, of one member where it is on no mesh."""
     one = mesh if mesh.axes else Mesh("@alone", ((AXIS_NAMES[0], 1),), mesh.devices)
     return mesh_over(topology, network(topology), one).limited(-1)
-
-
-def _uneven(module: Module) -> bool:
-    return any(key == "shard.uneven" and bool(attribute.value) for key, attribute in module.entry.attributes)

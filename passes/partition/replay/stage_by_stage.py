@@ -96,14 +96,13 @@ class StageByStage:
         stated: Sequence[Stated],
         *,
         training: bool,
-        uneven: bool,
         memory: int,
         microbatches: int,
         family: str = "",
     ) -> None:
         """Options as of ``replay``."""
         self.module, self.stated = module, stated
-        self.training, self.uneven, self.memory = training, uneven, memory
+        self.training, self.memory = training, memory
         self.microbatches, self.family = microbatches, family
         self.folding = context.analyses.get(folding, module.entry, module)
         self.progress = context.progress
@@ -168,7 +167,6 @@ class StageByStage:
                 mesh,
                 self.folding,
                 training=self.training,
-                uneven=self.uneven,
                 microbatches=self.microbatches,
                 overlap=overlap,
             )
@@ -215,7 +213,7 @@ class StageByStage:
         if rule is None:
             return 0 if names == (WHOLE,) * len(axes) else None
         taken = rule.named(names, given.mesh.sizes)
-        if taken is None or not can_be_split(taken, [axis.shares for axis in axes], self.types_of(op), self.uneven):
+        if taken is None or not can_be_split(taken, [axis.shares for axis in axes], self.types_of(op)):
             return None
         return choice_of(given, op, rule, names)
 
@@ -233,9 +231,7 @@ class StageByStage:
         if rule is None:
             return NoLayoutRule(op_id, kind, WHOLE).at(stage.where)
         for name, axis in zip(names, axes, strict=True):
-            alone = [
-                s.name for s in rule.strategies(axis.size) if can_be_split([s], [axis.shares], self.types_of(op), self.uneven)
-            ]
+            alone = [s.name for s in rule.strategies(axis.size) if can_be_split([s], [axis.shares], self.types_of(op))]
             if name not in alone:
                 return NoStrategy(op_id, kind, name, axis.name, axis.size, tuple(alone)).at(stage.where)
         labels = sorted(
@@ -276,7 +272,6 @@ class StageByStage:
             stage.mesh,
             told,
             training=self.training,
-            uneven=self.uneven,
             microbatches=self.microbatches,
             in_flight=self.in_flight(number),
         )

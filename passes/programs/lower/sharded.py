@@ -50,14 +50,14 @@ def lower_stages(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
     InvalidInput where the decisions of a sharded module do not fit together (``decided``)."""
     members = stage_members(module.entry)
     meshes: Sequence[Mesh] = [Mesh("", (), ())] * (1 + max(map(max, members), default=0))
-    ways = [Ways(DeviceMesh(()), False)] * len(meshes)
+    ways = [Ways(DeviceMesh(()))] * len(meshes)
     if is_sharded(module):
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput(NoTopology(), where=module.name)
         found, net = decided(module), network(topology)
         meshes = found.meshes
-        ways = [Ways(mesh_over(topology, net, mesh) if mesh.axes else DeviceMesh(()), found.uneven) for mesh in meshes]
+        ways = [Ways(mesh_over(topology, net, mesh) if mesh.axes else DeviceMesh(())) for mesh in meshes]
     names = defined(module.entry.ops) | {arg.name for arg in module.entry.args}
     channel = len(cuts)
     stages = []

@@ -209,7 +209,7 @@ class Size:
             else:
                 mesh = {"name": f"mesh{index}", "axes": stage["mesh"]["axes"]}
                 stages.append({"index": index, "device": on, "mesh": mesh, "ops": {new: ops[old] for new, old in mine.items()}})
-        sharding = {"sharding": {"uneven": False}} if each > 1 else {}
+        sharding = {"sharding": {}} if each > 1 else {}
         return {"schema": SCHEMA, "objective": "training", "microbatches": self.microbatches, "stages": stages, **sharding}
 
 

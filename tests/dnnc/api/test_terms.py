@@ -34,7 +34,7 @@ from tests.dnnc.api.models import lookup
         ("--time-limit 0.5", "time_limit=0.5"),
         ("--cut /layer/Add_output_0 stands twice", 'cuts=["/layer/Add_output_0"] stands twice'),
         ("--pin MatMul_0=cpu1", 'pins={"MatMul_0": "cpu1"}'),
-        ("--uneven, or --plan-only for the plan alone", "uneven=True, or plan_only=True for the plan alone"),
+        ("--nesterov, or --plan-only for the plan alone", "nesterov=True, or plan_only=True for the plan alone"),
         ("-t TOPOLOGY", "machines=TOPOLOGY"),
         ("--learning-rate 1e-3", "learning_rate=1e-3"),
         ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
@@ -69,7 +69,7 @@ def test_every_option_of_a_compilation_is_a_keyword() -> None:
         ({"inputs": 3}, "inputs is 3; expected str or PathLike"),
         ({"profile": [3]}, "expected str or PathLike or a sequence of (str or PathLike)"),
         ({"weights": "all"}, "weights is 'all'; expected 'shared' or 'per-stage' or 'none'"),
-        ({"uneven": "x"}, "uneven is 'x'; expected bool"),
+        ({"no_decay": "x"}, "no_decay is 'x'; expected bool"),
     ],
 )
 def test_an_option_of_another_type_is_refused(options: Any, words: str) -> None:

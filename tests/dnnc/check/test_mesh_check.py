@@ -101,7 +101,7 @@ def test_every_shared_model(tmp_path: Path, shared_dir: Path, name: str, mesh: s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "resnet"])
 def test_unequal_parts(tmp_path: Path, shared_dir: Path, name: str) -> None:
-    build = compiled(shared(name, shared_dir), tmp_path / "build", "3", dims=DIMS[name], uneven=True)
+    build = compiled(shared(name, shared_dir), tmp_path / "build", "3", dims=DIMS[name])
     report = check_build(build)
     assert report.passed, report.error()
     runs_like_one_session(build, shared(name, shared_dir))

@@ -39,7 +39,7 @@ BUILDS: dict[str, tuple[str, ...]] = {
         "zoo:mlp,layers=4,hidden=512,batch=64", "-t", "preset:cpu-4", "--stages", "2", "--mesh", "none", "--replicas", "2",
         "--microbatches", "4", "--recompute", "stage",
     ),
-    "uneven": ("zoo:mlp,layers=3,hidden=10,batch=5", "-t", "preset:cpu-3", "--mesh", "3", "--uneven", "--microbatches", "2"),
+    "uneven": ("zoo:mlp,layers=3,hidden=10,batch=5", "-t", "preset:cpu-3", "--mesh", "3", "--microbatches", "2"),
     "meshes": (MLP, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4", "--optimizer", "adamw"),
     **{
         schedule: (MLP, "-t", "preset:cpu-4", "--stages", "4", *STAGES, "--schedule", schedule)

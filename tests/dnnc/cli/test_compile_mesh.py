@@ -75,7 +75,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        (MLP, ("--mesh", "3", "--uneven")),
+        (MLP, ("--mesh", "3")),
         pytest.param(BERT, ("--mesh", "2x2", "--strategy", "megatron"), marks=pytest.mark.slow),
         (BERT, ("--mesh", "2", "--stages", "2")),
     ],
@@ -224,7 +224,6 @@ def test_one_sample_alone_is_split_over_a_mesh(
         (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
-        (("--uneven",), ("--uneven", "--mesh")),
         (("--explain", "--mesh", "none"), ("--explain", "--mesh")),
         (("--explain", "--pin", "a=cpu0"), ("--explain", "--mesh")),
         (("--stages", "two"), ("--stages", "two")),
@@ -260,9 +259,12 @@ def test_meshes_that_there_are_not(
 
 
 def test_a_split_that_is_not_worth_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing divides by three."""
-    out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "3", "--plan-only")
-    assert "--uneven" in out
+    """A model of one element."""
+    (tmp_path / "one.ir").write_text(
+        "module @one {opset.onnx = 20} {\n  func @main(%x : tensor<1xf32>) -> (%y : tensor<1xf32>) {\n"
+        "    %y = onnx.Relu(%x) : tensor<1xf32>\n  }\n}\n"
+    )
+    out = dnnc(capsys, "compile", tmp_path / "one.ir", "-t", FOUR, "-o", tmp_path / "b", "--mesh", "3", "--plan-only")
     assert "no split is worth its exchange" in out
     assert "not used: cpu3 (--mesh 3 was asked for)" in out
 
@@ -391,7 +393,7 @@ def test_a_mesh_plan_alone_says_how_programs_are_made(
 
 
 def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
-    options = CompileOptions(MLP, FOUR, tmp_path, mesh="2x2", uneven=True, stages=1, time_limit=0.0)
+    options = CompileOptions(MLP, FOUR, tmp_path, mesh="2x2", stages=1, time_limit=0.0)
     pipeline = build_pipeline(options)
     assert parse_pipeline(pipeline_text(pipeline)) == pipeline
     assert [step.name for step in pipeline] == [

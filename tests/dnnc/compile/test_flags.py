@@ -51,7 +51,6 @@ VALUES: dict[str, Any] = {
     "inputs": Path("x.npz"),
     "prior": Path("p.npz"),
     "search": "tag",
-    "uneven": True,
     "explain": True,
     "time_limit": 0.0,
     "stages": 0,

@@ -422,7 +422,7 @@ def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:
     machine, model = machines(tmp_path, 8, bandwidth=10000), "zoo:gpt2,layers=1,hidden=96,heads=12,seq=64,vocab=97"
     found = compiled(tmp_path, model, machine, objective="latency", mesh="auto", stages=0).plan
     one, other = (value(tmp_path, model, machine, objective="latency", mesh=mesh) for mesh in ("2x4", "4x2"))
-    assert other < one * 0.9995
+    assert other < one * 0.9998
     assert found.value == pytest.approx(other, rel=1e-4)
     assert found.bound <= other
 

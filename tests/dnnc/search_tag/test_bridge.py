@@ -75,7 +75,6 @@ def test_sets_that_need_each_other_both_ways_go_to_one_mesh(mlp: Simulator) -> N
 def test_a_duplicate_runs_whole_and_others_split_the_batch(mlp: Simulator) -> None:
     split, whole = Action(BOTH, How.ALL_REDUCE), Action(BOTH, How.DUPLICATE)
     (mesh,) = plans(mlp, split, split, split, whole, whole)
-    assert mesh.replay.uneven  # 8 samples over 3 devices
     made, plan = replayed(mlp, mesh)
     assert [stage.devices for stage in plan.stages] == [("p-0", "p-1", "q-0")]
     assert whole_ops(made) == [
@@ -131,7 +130,7 @@ def test_the_command_plans_bounds_and_says_how(tmp_path: Path, capsys: pytest.Ca
         (("--objective", "training", "--iterations", "5"), 2, "--iterations: only with --search tag"),
         (("--objective", "training", "--search-prior", "p.npz"), 2, "--search-prior: only with --search tag"),
         ((*ASKED, "--mesh", "2"), 2, "--search tag cannot go with --mesh"),
-        ((*ASKED, "--stages", "2", "--uneven"), 2, "error[E1003]: --search tag cannot go with --stages, --uneven"),
+        ((*ASKED, "--stages", "2"), 2, "error[E1003]: --search tag cannot go with --stages"),
         ((*ASKED, "--search-prior", "{folder}/none.npz"), 3, "none.npz"),
         ((*ASKED, "--search-prior", "{folder}/text.npz"), 3, "text.npz"),
     ],

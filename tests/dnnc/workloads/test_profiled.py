@@ -82,7 +82,7 @@ def test_programs_of_a_profile_are_refused_with_the_reason(
         assert "a profiled workload, which has seconds in place of operators" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--mesh", "2"], ["--microbatches", "4"], ["--explain"], ["--uneven"]])
+@pytest.mark.parametrize("options", [["--mesh", "2"], ["--microbatches", "4"], ["--explain"]])
 def test_options_of_tensors_are_refused(
     tmp_path: Path, machines: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:

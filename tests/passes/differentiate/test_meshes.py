@@ -155,7 +155,7 @@ MODELS = {
     [
         ("mlp", "2", "none"),
         ("mlp", "2x2", "stage"),
-        ("unequal", '2,shares="3,2",uneven=true', "none"),
+        ("unequal", '2,shares="3,2"', "none"),
         ("gpt2", "2", "none"),
         ("gpt2", "4", "stage"),
         pytest.param("gpt2", "2x2", "none", marks=pytest.mark.slow),

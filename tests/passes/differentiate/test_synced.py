@@ -61,7 +61,7 @@ def billed(plan: Module) -> Counter[str]:
     [
         ("mlp", "2", "sfb"),
         ("mlp", "4", "ps"),
-        ("unequal", '2,shares="3,2",uneven=true', "sfb"),
+        ("unequal", '2,shares="3,2"', "sfb"),
         pytest.param("gpt2", "4", "auto", marks=pytest.mark.slow),
         ("bert", "2", "sfb"),
         ("vit", "2", "sfb"),

@@ -170,7 +170,7 @@ def test_passes_that_nothing_needs_any_more_are_left_out() -> None:
     ("earlier", "today"),
     [
         ("shard", "partition{mesh=auto,stages=1},place"),
-        ("shard{mesh=2x4,uneven}", "partition{mesh=2x4,stages=1,uneven=true},place"),
+        ("shard{mesh=2x4}", "partition{mesh=2x4,stages=1},place"),
         ("shard{stages=0,replicas=0,whole=false}", "partition{mesh=auto,replicas=0},place"),
         ("shard{training=true,memory=1024}", "partition{objective=training,mesh=auto,stages=1,device-memory=1024},place"),
         ("sharded-inference", EARLIER["sharded-inference"]),

@@ -92,7 +92,6 @@ def random_plan(
     module: Module,
     shapes: Sequence[tuple[int, ...]],
     generator: np.random.Generator,
-    uneven: bool = False,
     shares: Sequence[Sequence[Shares]] = (),
     slow: Collection[int] = (),
 ) -> tuple[Module, list[Staged]]:
@@ -107,11 +106,11 @@ def random_plan(
     for sizes, along, start, end in zip(shapes, given_shares, [0, *ends], [*ends, len(func.ops)], strict=True):
         mesh = mesh_of(top, network(top), sizes, first, along)
         first += math.prod(sizes)
-        given = build(module, func, mesh, None, uneven=uneven)
+        given = build(module, func, mesh, None)
         problem = given.problem
         choices = [int(generator.integers(len(problem.node(node).labels))) for node in range(problem.size)]
         decisions = decisions_of(given, truthful(given, choices))
-        bill = price(module, func, mesh, decisions, uneven=uneven)
+        bill = price(module, func, mesh, decisions)
         stages.append(Staged(tuple(range(start, end)), mesh, decisions, bill))
     plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 0.0, "within-gap", math.inf, ())
     return written(module, stages, plan), stages

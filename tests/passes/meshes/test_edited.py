@@ -31,7 +31,7 @@ A_RESULT_LEAVES_ANOTHER_STAGE = """
 MODULE = (
     """
 module @m {opset.onnx = 20} {
-  func @main(%%x : tensor<8x64xf32>) -> (%%y : tensor<8x64xf32, @mesh1[S(0)]>, %%z : tensor<8x64xf32>) {shard.uneven = 0} {
+  func @main(%%x : tensor<8x64xf32>) -> (%%y : tensor<8x64xf32, @mesh1[S(0)]>, %%z : tensor<8x64xf32>) {shard.memory = 0} {
     %%x.1 = comm.reshard(%%x) : tensor<8x64xf32, @mesh0[S(0)]> stage<0>%s
   }
 """

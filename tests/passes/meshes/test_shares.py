@@ -53,7 +53,7 @@ def sizes_of(axes: tuple[Shares, ...]) -> tuple[int, ...]:
 def test_members_compute_what_the_entry_does(seed: int, ops: int, axes: tuple[Shares, ...], uneven: bool) -> None:
     """In exact proportions, and where these are not whole."""
     module = random_module(seed, ops, uneven=uneven)
-    decided, (staged,) = random_plan(module, [sizes_of(axes)], np.random.default_rng(seed), uneven, [axes], {1})
+    decided, (staged,) = random_plan(module, [sizes_of(axes)], np.random.default_rng(seed), [axes], {1})
     (mesh,) = decided.of_type(Mesh)
     assert mesh.cuts == axes
     check_count(check_runs(module, decided, Path(), seed), staged)
@@ -65,7 +65,7 @@ def test_stages(seed: int, ops: int, along: list[Shares]) -> None:
     """A value crosses as it lies between equal shares only."""
     module = random_module(seed, ops, uneven=True)
     shapes = [(2,)] * len(along)
-    decided, _ = random_plan(module, shapes, np.random.default_rng(seed), True, [(shares,) for shares in along])
+    decided, _ = random_plan(module, shapes, np.random.default_rng(seed), [(shares,) for shares in along])
     check_runs(module, decided, Path(), seed)
 
 
@@ -111,9 +111,7 @@ def test_members_left_out_are_never_the_slowest_or_fullest(
     mesh = mesh_of(top, network(top), sizes_of(axes), shares=axes)
     assert len(mesh.members) < devices or devices == 2 or len(set(axes[0])) > 1
     for training in (False, True):
-        some, every = (
-            build(module, module.entry, m, None, uneven=True, training=training) for m in (mesh, everyone(mesh, slow))
-        )
+        some, every = (build(module, module.entry, m, None, training=training) for m in (mesh, everyone(mesh, slow)))
         for one, other in zip(some.problem.node_kinds, every.problem.node_kinds, strict=True):
             np.testing.assert_array_equal(one.seconds, other.seconds)
             np.testing.assert_array_equal(one.memory, other.memory)
@@ -157,12 +155,12 @@ def test_each_device_by_its_own_memory() -> None:
     top = topology(2, {1})
     mesh = mesh_of(top, network(top), (2,), shares=((2, 1),))
     assert mesh.memory == 1 << 30
-    given_ = build(module, module.entry, mesh, None, uneven=True)
+    given_ = build(module, module.entry, mesh, None)
     kind = given_.problem.node_kinds[given_.problem.kinds[1]]
     held = dict(zip(kind.labels, kind.memory.tolist(), strict=True))
     assert held["R"] == 4 * 64 * 128
     assert held["S(0)"] == 4 * 128 * max(43 / 2, 21)
-    alike = build(module, module.entry, mesh.limited(1 << 30), None, uneven=True)
+    alike = build(module, module.entry, mesh.limited(1 << 30), None)
     limited = alike.problem.node_kinds[alike.problem.kinds[1]]
     assert dict(zip(limited.labels, limited.memory.tolist(), strict=True))["S(0)"] == 4 * 128 * 43
 
@@ -189,7 +187,7 @@ def test_collectives_wait_for_the_largest_part(reader: str, kind: str, elements:
     a, b = module.entry.ops
     placed = {"d1": Shard(1), "replicate": Replicate()}
     decisions = Decisions({a.id: ("d0",), b.id: (reader,)}, {}, {"%y": (Shard(0),), "%z": (placed[reader],)})
-    bill = price(module, module.entry, mesh, decisions, uneven=True)
+    bill = price(module, module.entry, mesh, decisions)
     (one,) = bill.collectives
     assert (one.kind, one.size) == (kind, 8 * 6 * 4)
     assert one.seconds == pytest.approx(elements * 4 / 1e10 + 2e-9)

@@ -13,7 +13,7 @@ from tests.passes.staging import chain, devices
 @pytest.mark.parametrize(
     ("mesh", "options"),
     [
-        ("none", "strategy=data,device-memory=300000,uneven=true,shares=equal,gap=0.1"),
+        ("none", "strategy=data,device-memory=300000,shares=equal,gap=0.1"),
         ("any", "strategy=data,device-memory=300000"),
         ("auto", "hosts=false"),
         ("2", "hosts=false"),

@@ -96,7 +96,6 @@ class Alive:
         module: Module,
         given: ShardInput,
         *,
-        uneven: bool,
         entering: Mapping[int, str] | None = None,
         order: Sequence[int] = (),
     ) -> None:
@@ -104,7 +103,7 @@ class Alive:
         run, that of the function unless given."""
         self.entering, self.order = entering or {}, order or range(len(given.func.ops))
         self.given, self.func, self.mesh = given, given.func, given.mesh
-        self.ways = Ways(given.mesh, uneven)
+        self.ways = Ways(given.mesh)
         self.whole: Placements = (Replicate(),) * len(given.mesh.axes)
         members = given.mesh.members
         self.places = list({(member.place, member.room): None for member in members}) or [(given.mesh.foremost, 1.0)]

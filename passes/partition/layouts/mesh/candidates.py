@@ -59,12 +59,12 @@ class Candidates:
 
 
 def candidates(
-    module: Module, topology: Topology, net: Network, *, training: bool, microbatches: int, uneven: bool, every: bool = False
+    module: Module, topology: Topology, net: Network, *, training: bool, microbatches: int, every: bool = False
 ) -> Candidates:
     """Of a topology whose devices are of several types or on several hosts. ``microbatches``: of a training step; ``every``:
     all devices take part. Raises Unreachable where the devices of no set reach each other."""
     speeds = Speeds(module, topology, training=training)
-    estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
+    estimates = _Estimates(module, topology, net, speeds, training, microbatches)
     found: list[Candidate] = []
     across: list[Candidate] = []
     for sizes in shapes_on(topology, topology.devices):
@@ -91,13 +91,12 @@ def some_devices(
     *,
     training: bool,
     microbatches: int,
-    uneven: bool,
     shares: Along | None = None,
 ) -> Candidates:
     """Meshes of one shape over fewer devices than there are, on the sets of these that do best by the estimate, host by host
     and fast ones first; ``shares``: with these alone. Raises Unreachable where the devices of no set reach each other."""
     speeds = Speeds(module, topology, training=training)
-    estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
+    estimates = _Estimates(module, topology, net, speeds, training, microbatches)
     devices, found = ordered(topology, net), list[Candidate]()
     for names in sets_of(topology, math.prod(sizes)):
         own = [device for device in devices if device.name in names]
@@ -131,9 +130,8 @@ class _Estimates:
         speeds: Speeds,
         training: bool,
         microbatches: int,
-        uneven: bool,
     ) -> None:
-        self.net, self.speeds, self.uneven, self.microbatches = net, speeds, uneven, microbatches
+        self.net, self.speeds, self.microbatches = net, speeds, microbatches
         self.free = {device.name for device in topology.devices if topology.type(device.type).free_transfers}
         self.beside = {type_.name: type_.beside for type_ in topology.types}
         weights = trained(module.resources) if training else {}
@@ -149,13 +147,13 @@ class _Estimates:
         except Unreachable:
             return []
         members, found = self.speeds.members(devices), list[Candidate]()
-        for along in every or self.speeds.candidates(sizes, self.uneven, devices=devices):
+        for along in every or self.speeds.candidates(sizes, devices=devices):
             shares = along or tuple((1,) * size for size in sizes)
-            run = self.speeds.estimate(shares, members, self.uneven)
-            least = self.speeds.least(devices, shares, self.uneven)
+            run = self.speeds.estimate(shares, members)
+            least = self.speeds.least(devices, shares)
             beside = min(self.beside[device.type] for device in devices)
             exposed = max(sums - beside * BACKWARD * run, last)
-            estimate, splits = run + exposed / self.microbatches, self.speeds.splits(shares, self.uneven)
+            estimate, splits = run + exposed / self.microbatches, self.speeds.splits(shares)
             found.append(Candidate(tuple(devices), sizes, along, least, estimate, splits))
         return sorted(found, key=lambda candidate: candidate.order)
 

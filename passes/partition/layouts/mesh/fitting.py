@@ -43,10 +43,10 @@ class Fitter:
     ``nearest``: what the plan needs that missed it least."""
 
     def __init__(
-        self, module: Module, given: ShardInput, limit: float | None, *, training: bool, uneven: bool, microbatches: int = 1
+        self, module: Module, given: ShardInput, limit: float | None, *, training: bool, microbatches: int = 1
     ) -> None:
         self.module, self.given, self.limit = module, given, limit
-        self.training, self.uneven, self.microbatches = training, uneven, microbatches
+        self.training, self.microbatches = training, microbatches
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
         self.last: Staged | None = None
@@ -60,7 +60,7 @@ class Fitter:
     @cached_property
     def alive(self) -> Alive:
         """What counts plans of inference."""
-        return Alive(self.module, self.given, uneven=self.uneven)
+        return Alive(self.module, self.given)
 
     def staged(self, choices: Sequence[int]) -> Staged:
         """A plan as the one stage that it is, with its bill. The last one is remembered."""
@@ -73,7 +73,6 @@ class Fitter:
                 given.mesh,
                 decisions,
                 training=self.training,
-                uneven=self.uneven,
                 microbatches=self.microbatches,
             )
             self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
@@ -91,7 +90,7 @@ class Fitter:
     @cached_property
     def named(self) -> list[ShardPlan]:
         """The plans by name that hold their weights."""
-        return [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven)]
+        return [*plans_by_name(self.module, self.given, memory=self.limit)]
 
     def improved(self, plan: ShardPlan, gap: float) -> ShardPlan:
         """``plan``, or the best plan by name where that is quicker: a search that did not reach the relative ``gap`` is no

@@ -50,7 +50,7 @@ LOSSES = ("onnx.SoftmaxCrossEntropyLoss", "onnx.NegativeLogLikelihoodLoss")
 
 
 class UnfitError(ValueError):
-    """The model has nothing that the strategy could split, or not evenly; the text says what."""
+    """The model has nothing that the strategy could split; the text says what."""
 
 
 @dataclass(slots=True)
@@ -67,26 +67,25 @@ def named_plan(
     name: str,
     *,
     memory: float | None = None,
-    uneven: bool = False,
     by_hand: ByHand | None = None,
 ) -> ShardPlan:
-    """The plan called ``name``; ``uneven`` as ``given`` was built; ``by_hand``: what was read of the function already.
+    """The plan called ``name``; ``by_hand``: what was read of the function already.
 
     Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
-    choices = (by_hand or ByHand(module, given, uneven)).choices(name)
+    choices = (by_hand or ByHand(module, given)).choices(name)
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
     return unproven(choices, value, needs).bounded(0.0, "strategy")
 
 
-def plans_by_name(module: Module, given: ShardInput, *, memory: float | None, uneven: bool) -> Iterator[ShardPlan]:
+def plans_by_name(module: Module, given: ShardInput, *, memory: float | None) -> Iterator[ShardPlan]:
     """Those that the model has and that hold their weights."""
-    by_hand = ByHand(module, given, uneven)
+    by_hand = ByHand(module, given)
     for name in STRATEGIES:
         with suppress(UnfitError, NoPlanError):
-            yield named_plan(module, given, name, memory=memory, uneven=uneven, by_hand=by_hand)
+            yield named_plan(module, given, name, memory=memory, by_hand=by_hand)
 
 
 def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
@@ -136,8 +135,8 @@ def activation_sums(func: Func) -> frozenset[int]:
 class ByHand:
     """The ops of a function with their rules, and who reads what."""
 
-    def __init__(self, module: Module, given: ShardInput, uneven: bool) -> None:
-        self.given, self.func, self.mesh, self.uneven = given, given.func, given.mesh, uneven
+    def __init__(self, module: Module, given: ShardInput) -> None:
+        self.given, self.func, self.mesh = given, given.func, given.mesh
         self.resources = module.resources
         drawn: list[tuple[Op, LayoutRule | None]] = list(rules(module, self.func))
         self.rules = [rule for _, rule in drawn]
@@ -174,7 +173,7 @@ class ByHand:
     def data(self) -> Iterator[list[Split]]:
         axes = range(len(self.mesh.axes))
         if len(self.batch_axes(axes)) < len(axes):
-            raise UnfitError(f"the batch of {self.batch()} cannot be split over {self.mesh} devices evenly")
+            raise UnfitError(f"the batch of {self.batch()} cannot be split over {self.mesh} devices")
         yield [self.by_batch(axes)] * len(axes)
 
     def megatron(self) -> Iterator[list[Split]]:
@@ -195,7 +194,7 @@ class ByHand:
         batch = self.by_batch(axes) if axes else Split()
         found = [split for summed in (False, True) if (split := self.by_experts(self.size_of(every), summed=summed)).names]
         if not found:
-            raise UnfitError(f"there are no experts that could be split over {self.mesh} devices evenly")
+            raise UnfitError(f"there are no experts that could be split over {self.mesh} devices")
         for split in found:
             merged = Split({**batch.names, **split.names})
             yield [merged if axis in axes else split for axis in every]
@@ -218,7 +217,7 @@ class ByHand:
         taken: list[int] = []
         for axis in axes:
             parts = self.size_of([*taken, axis])
-            if self.batch() >= parts and (self.uneven or self.batch() % parts == 0):
+            if self.batch() >= parts:
                 taken.append(axis)
         return taken
 
@@ -409,7 +408,7 @@ class ByHand:
         return self.is_still(name) and (name not in self.resources or name in self.given.layouts)
 
     def divides(self, factor: Factor, count: int) -> bool:
-        return factor.size >= count and (self.uneven or factor.size % count == 0)
+        return factor.size >= count
 
     # -- choices -------------------------------------------------------------------------------------------------------
 

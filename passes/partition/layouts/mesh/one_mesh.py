@@ -95,7 +95,6 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             module.entry,
             context.analyses.get(folding, module.entry, module),
             training=asked.training,
-            uneven=asked.uneven,
             microbatches=asked.step_microbatches,
         )
         self.sets: dict[tuple[Device, ...], float] = {}
@@ -216,8 +215,8 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             anytime=not asked.strategy,
             progress=self.context.progress,
         )
-        limit, training, uneven = found.mesh.memory, asked.training, asked.uneven
-        fitter = Fitter(self.module, given, limit, training=training, uneven=uneven, microbatches=asked.step_microbatches)
+        limit, training = found.mesh.memory, asked.training
+        fitter = Fitter(self.module, given, limit, training=training, microbatches=asked.step_microbatches)
         found.fitters.append(fitter)
         found.plans.append(plan)
         if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
@@ -255,7 +254,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         """Prices the plan of a mesh, or the one by name, in full and keeps it where it is the best so far; the plan, None where
         none fits."""
         asked, least, limit, fitters = self.asked, found.least, found.mesh.memory, found.fitters
-        named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven)
+        named = partial(named_plan, self.module, name=asked.strategy, memory=limit)
         if asked.strategy:
             self.bounded(candidate, least)
             if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):

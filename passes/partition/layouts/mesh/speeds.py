@@ -29,7 +29,7 @@ from ir.core.facets import Cost, Time
 from ir.core.module import Module
 from ir.core.ops import Op
 from ir.core.outcomes import TIGHT
-from ir.core.shares import Shares, equal, nested_cut, none_empty, proportional
+from ir.core.shares import Shares, equal, nested_cut, none_empty
 from ir.core.topology import Device, DeviceType, Topology
 from ir.layout_rules import rules
 from ir.verifier.machines import MOST_SHARE
@@ -59,7 +59,6 @@ class Cuts:
 
     along: Along
     members: Sequence[Member]
-    uneven: bool
     known: dict[frozenset[int], list[dict[str, float]]] = field(default_factory=dict)
     pieces: dict[tuple[int, tuple[int, ...]], tuple[float, ...]] = field(default_factory=dict)
 
@@ -90,7 +89,7 @@ class Cuts:
         proportion to the shares and must be."""
         if (size, axes) not in self.pieces:
             cut = [self.along[axis] for axis in axes]
-            possible = none_empty(size, cut) and (self.uneven or proportional(size, cut))
+            possible = none_empty(size, cut)
             members = self.members if possible else ()
             self.pieces[size, axes] = tuple(
                 nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for member in members
@@ -148,7 +147,7 @@ class Speeds:
         """The number of the type of each device."""
         return [self.numbers[device.type] for device in devices]
 
-    def least(self, devices: Sequence[Device], along: Along = (), uneven: bool = False) -> float:
+    def least(self, devices: Sequence[Device], along: Along = ()) -> float:
         """Seconds of a run that no plan on these devices is below; ``along``: on the mesh of them with these shares."""
         members = self.members(devices)
         found = math.fsum(_together([row[number] for number in members]) for rows in self.floors.values() for row in rows)
@@ -156,7 +155,7 @@ class Speeds:
             return found
         places = itertools.product(*(range(len(axis)) for axis in along))
         every = (Member(place, self.types[device.type]) for device, place in zip(devices, places, strict=True))
-        cuts = Cuts(along, foremost_members(every, along), uneven)
+        cuts = Cuts(along, foremost_members(every, along))
         cut = 0.0
         for sizes, rows in self.floors.items():
             longest = [
@@ -182,18 +181,16 @@ class Speeds:
         price = prices(problem)
         return float(node_weights(problem, price).sum() / (price @ [count[name] for name in used])) * (1 - TIGHT)
 
-    def candidates(
-        self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
-    ) -> tuple[Along, ...]:
+    def candidates(self, sizes: Sequence[int], most: int = MOST_TRIED, devices: Sequence[Device] = ()) -> tuple[Along, ...]:
         """Shares to try on a mesh over ``devices`` (the first ones unless given): equal ones, then the best others, if devices
         differ in type; of one type in training, the samples dealt out where they cannot be cut equally."""
         members = self.members(devices or self.devices[: math.prod(sizes)])
-        key = tuple(sizes), tuple(members), uneven, most
+        key = tuple(sizes), tuple(members), most
         if key not in self.tried:
-            self.tried[key] = self.best(sizes, members, uneven, most)
+            self.tried[key] = self.best(sizes, members, most)
         return self.tried[key]
 
-    def best(self, sizes: Sequence[int], members: Sequence[int], uneven: bool, most: int) -> tuple[Along, ...]:
+    def best(self, sizes: Sequence[int], members: Sequence[int], most: int) -> tuple[Along, ...]:
         """``candidates``, on members of these types."""
         if not self.work:
             return ((),)
@@ -204,25 +201,25 @@ class Speeds:
         if len(sizes) == 1:
             by_speed = dealt(self.samples, [self.seconds[number] for number in members])
             options[0] += [by_speed, dealt(self.samples, [1.0] * len(members))]
-        equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
+        equally = self.estimate(tuple(map(equal, sizes)), members)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
-        apart = {along: self.training and not self.splits(along, uneven) for along in found}
-        seconds = self.estimates([*found], members, uneven)
+        apart = {along: self.training and not self.splits(along) for along in found}
+        seconds = self.estimates([*found], members)
         ranked = [along for *_, along in sorted((apart[along], one, along) for along, one in zip(found, seconds, strict=True))]
         if self.training and ranked and not apart[ranked[0]]:
             most = min(most, MOST_DEALT)
         below = {along for along, one in zip(found, seconds, strict=True) if one < equally}
         chosen = [along for along in ranked[:most] if along in below]
-        if not self.splits(tuple(map(equal, sizes)), uneven):
-            split = [along for along in ranked if self.splits(along, uneven)][:MOST_DEALT]
+        if not self.splits(tuple(map(equal, sizes))):
+            split = [along for along in ranked if self.splits(along)][:MOST_DEALT]
             chosen = [*split, *(along for along in chosen if along not in split)][:most]
         return ((), *chosen)
 
-    def splits(self, along: Along, uneven: bool) -> bool:
+    def splits(self, along: Along) -> bool:
         """Whether the samples of a batch can be cut along all axes."""
         whole = math.prod(map(sum, along))
-        return self.samples % whole == 0 or (uneven and self.samples >= whole)
+        return self.samples % whole == 0
 
     def along(self, sizes: Sequence[int], axis: int, members: Sequence[int]) -> Iterator[Shares]:
         """Shares along one axis, in proportion to the speed of all members at each place, at several scales."""
@@ -238,11 +235,11 @@ class Speeds:
         for power, scale in itertools.product(POWERS, SCALES):
             yield tuple(math.floor(scale * (speed / least) ** power + 0.5) for speed in speeds)
 
-    def estimate(self, along: Along, members: Sequence[int], uneven: bool) -> float:
+    def estimate(self, along: Along, members: Sequence[int]) -> float:
         """Seconds of the ops, with these shares."""
-        return self.estimates([along], members, uneven)[0]
+        return self.estimates([along], members)[0]
 
-    def estimates(self, every: Sequence[Along], members: Sequence[int], uneven: bool) -> list[float]:
+    def estimates(self, every: Sequence[Along], members: Sequence[int]) -> list[float]:
         """Seconds of the ops, with each of some shares along axes of the same sizes."""
         if not every:
             return []
@@ -254,7 +251,7 @@ class Speeds:
         total = np.zeros(len(every))
         for sizes, row in self.work.items():
             seconds = np.array(row)[used]
-            cut = np.any([(size % whole == 0) | (uneven & (size >= whole)) for size in sizes], axis=0)
+            cut = np.any([size % whole == 0 for size in sizes], axis=0)
             total += np.where(cut, (largest * seconds).max(axis=1), seconds.max())
         return [float(one) for one in total]
 

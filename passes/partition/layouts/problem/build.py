@@ -52,7 +52,6 @@ from numpy.typing import NDArray
 from ir.core.facets import SEPARATOR, WHOLE
 from ir.core.module import Func, Module, Splat
 from ir.core.ops import Op
-from ir.core.shares import proportional
 from ir.core.topology import DeviceType
 from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
@@ -153,14 +152,12 @@ class Builder:
         folding: Folding | None,
         *,
         training: bool = False,
-        uneven: bool = False,
         microbatches: int = 1,
     ) -> None:
-        """``folding``: the repeats of ``func``; ``uneven``: whether a dimension may be cut into parts that are not in
-        proportion to the shares of the axis; ``microbatches``: those of a step. All seconds are per microbatch, so each is
+        """``folding``: the repeats of ``func``; ``microbatches``: those of a step. All seconds are per microbatch, so each is
         charged its part of the synchronisation of gradients, which happens once a step."""
         self.module, self.func, self.folding = module, func, folding
-        self.training, self.uneven, self.microbatches = training, uneven, microbatches
+        self.training, self.microbatches = training, microbatches
         self.outlines: dict[object, Outline] = {}
         self.times: dict[object, tuple[float, float]] = {}
         self.last: _OnMesh | None = None
@@ -187,12 +184,11 @@ def build(
     folding: Folding | None,
     *,
     training: bool = False,
-    uneven: bool = False,
     microbatches: int = 1,
     overlap: float | None = None,
 ) -> ShardInput:
     """The problem of ``func`` on one mesh; options as of ``Builder`` and ``Builder.build``."""
-    builder = Builder(module, func, folding, training=training, uneven=uneven, microbatches=microbatches)
+    builder = Builder(module, func, folding, training=training, microbatches=microbatches)
     return builder.build(mesh, overlap=overlap)
 
 
@@ -246,7 +242,7 @@ class _OnMesh:
 
     def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
         self.builder, self.outline, self.mesh = builder, outline, mesh
-        self.training, self.uneven, self.microbatches = builder.training, builder.uneven, builder.microbatches
+        self.training, self.microbatches = builder.training, builder.microbatches
         self.resources, self.bytes = builder.module.resources, resource_bytes(builder.module)
         again = recomputes(builder.module)
         self.work = MemberWork(mesh, training=builder.training, again=again, times=builder.times)
@@ -307,10 +303,10 @@ class _OnMesh:
 
     def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
         """The draft, without needs, of a form of values. ``weight``: whether only weights have this form."""
-        layouts = layouts_of(form.type, self.mesh, self.uneven, weight=weight)
+        layouts = layouts_of(form.type, self.mesh, weight=weight)
         back = layouts
         if form.flows and form.summed:  # once a step, in buckets
-            back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight)
+            back = layouts_of(form.type, self.mesh, together=True, weight=weight)
         convert = layouts.convert
         if form.blocked:
             every = layouts.placements
@@ -391,17 +387,11 @@ class _OnMesh:
         if rule is None:
             yield (None,) * len(self.mesh.axes), [None] * len(operands)
             return
-        options = [  # of an axis of one member the first: all strategies are the same
-            [
-                back
-                for back in backward_rule(rule, axis.size)[: None if axis.size > 1 else 1]
-                if self.uneven or back.strategy.factor is None or proportional(back.strategy.factor.size, [axis.shares])
-            ]
-            for axis in self.mesh.axes
-        ]
+        # Of an axis of one member the first: all strategies are the same.
+        options = [backward_rule(rule, axis.size)[: None if axis.size > 1 else 1] for axis in self.mesh.axes]
         types, cuts = (*operands, *results), [axis.shares for axis in self.mesh.axes]
         for picked in itertools.product(*options):
-            if not can_be_split([back.strategy for back in picked], cuts, types, self.uneven):
+            if not can_be_split([back.strategy for back in picked], cuts, types):
                 continue
             gradients: list[Placements | None] = []
             for i in range(len(operands)):

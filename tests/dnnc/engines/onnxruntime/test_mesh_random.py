@@ -31,7 +31,7 @@ SHAPES: list[tuple[int, ...]] = [(2,), (3,), (2, 2), (4,)]
 def written(out: Path, seed: int, ops: int, shapes: list[tuple[int, ...]], weights: str) -> tuple[Module, Build]:
     uneven = any(size == 3 for sizes in shapes for size in sizes)
     module = random_module(seed, ops, uneven=uneven)
-    decided, _ = random_plan(module, shapes, np.random.default_rng(seed), uneven=uneven)
+    decided, _ = random_plan(module, shapes, np.random.default_rng(seed))
     scheduled = through(decided, SchedulePass())
     write_build(localized(lowered(scheduled)), out, "", out / "build", weights=weights)
     return module, Build.open(out / "build")

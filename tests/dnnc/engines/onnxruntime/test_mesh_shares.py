@@ -55,7 +55,7 @@ def machine(folder: Path, types: list[str]) -> Path:
     ("types", "options", "shares"),
     [
         (["quick", "slow"], ("--mesh", "2"), ((3, 1),)),
-        (["slow", "quick"], ("--mesh", "2", "--shares", "1,2", "--uneven"), ((1, 2),)),
+        (["slow", "quick"], ("--mesh", "2", "--shares", "1,2"), ((1, 2),)),
         (["quick", "quick", "slow", "slow"], ("--mesh", "2x2", "--shares", "3,1x1,1"), ((3, 1), (1, 1))),
     ],
 )

@@ -85,7 +85,7 @@ PLANS = {
     "mesh by data": ("--mesh", "2", "--strategy", "data"),
     "mesh as found": ("--mesh", "2"),
     "mesh by tensors": ("--mesh", "2", "--strategy", "megatron"),
-    "uneven shares": ("--mesh", "2", "--uneven"),
+    "uneven shares": ("--mesh", "2"),
     "parts are updated": ("--mesh", "2", "--strategy", "data", "--sync", "reduce_scatter"),
     "factors are gathered": ("--mesh", "2", "--strategy", "data", "--sync", "sfb"),
     "one member sums": ("--mesh", "2", "--strategy", "data", "--sync", "ps"),

@@ -25,11 +25,11 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"mesh": "any"},
     {"mesh": "any", "microbatches": 1},
     {"mesh": "2", "stages": 1},
-    {"mesh": "2", "stages": 1, "microbatches": 4, "uneven": True},
+    {"mesh": "2", "stages": 1, "microbatches": 4},
     {"mesh": "auto", "stages": 0},
     {"objective": "throughput", "mesh": "none"},
     {"objective": "throughput", "mesh": "any"},
-    {"objective": "throughput", "mesh": "2", "stages": 1, "uneven": True},
+    {"objective": "throughput", "mesh": "2", "stages": 1},
 )
 
 

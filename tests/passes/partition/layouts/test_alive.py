@@ -30,16 +30,16 @@ MESHES = [
 ]
 
 
-def same(module: Module, given_: ShardInput, uneven: bool, plans: int, seed: int) -> None:
+def same(module: Module, given_: ShardInput, plans: int, seed: int) -> None:
     """Random plans, each counted both ways."""
     generator, problem, func = np.random.default_rng(seed), given_.problem, module.entry
     resources = {name: resource.type for name, resource in module.resources.items()}
     captured = {name for op in func.ops for name in reads(op) if name not in op.operands}
-    counted = Alive(module, given_, uneven=uneven)
+    counted = Alive(module, given_)
     for _ in range(plans):
         choices = [int(generator.integers(len(problem.node(node).labels))) for node in range(problem.size)]
         decisions = decisions_of(given_, choices)
-        bill = price(module, func, given_.mesh, decisions, uneven=uneven)
+        bill = price(module, func, given_.mesh, decisions)
         walked = footprint(func, resources, Staged(tuple(range(len(func.ops))), given_.mesh, decisions, bill))
         found = counted.needs(choices)
         assert (found.weights, found.workspace) == (walked.weights, walked.workspace)
@@ -52,12 +52,12 @@ def test_of_a_random_function_it_is_what_the_walk_counts(seed: int, count: int, 
     sizes, uneven, shares = of
     module = random_module(seed, count, uneven=uneven)
     top = topology(math.prod(sizes), (0,) if slow else ())
-    given_ = build(module, module.entry, mesh_of(top, network(top), sizes, 0, shares), None, uneven=uneven)
-    same(module, given_, uneven, 3, seed)
+    given_ = build(module, module.entry, mesh_of(top, network(top), sizes, 0, shares), None)
+    same(module, given_, 3, seed)
 
 
 @pytest.mark.parametrize("spec", ["zoo:gpt2,layers=3,hidden=32,heads=4,vocab=64", "zoo:t5-base,layers=1,vocab=64"])
 def test_of_a_model_it_is_what_the_walk_counts(spec: str) -> None:
     module, _ = prepared(spec)
     top = topology(4)
-    same(module, build(module, module.entry, mesh_of(top, network(top), (2, 2)), None), False, 3, 0)
+    same(module, build(module, module.entry, mesh_of(top, network(top), (2, 2)), None), 3, 0)

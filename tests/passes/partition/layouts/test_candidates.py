@@ -17,7 +17,7 @@ from dnnc.onnx import DIALECTS
 from dnnc.study.subsets import restricted
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Mesh, Module, Plan
-from ir.core.shares import nested_cut, none_empty, proportional
+from ir.core.shares import nested_cut, none_empty
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.costs.network import network
 from passes.costs.parts import sets_of, whole_parts
@@ -99,7 +99,7 @@ def test_samples_are_dealt_where_equal_shares_cannot_divide_them(training: bool)
     six = Speeds(step(16, 96), hosts((1.2e9, 2), (1e9, 4)), training=training)
     assert six.candidates((6,)) == ((), ((3, 3, 3, 3, 2, 2),), ((6, 6, 5, 5, 5, 5),))
     members = six.members(six.devices)
-    assert six.estimate(((3, 3, 3, 3, 2, 2),), members, uneven=False) > six.estimate(((1,) * 6,), members, uneven=False)
+    assert six.estimate(((3, 3, 3, 3, 2, 2),), members) > six.estimate(((1,) * 6,), members)
     four = Speeds(step(16, 96), hosts((1.5e9, 1), (1e9, 3)), training=training)
     assert dealt(16, [four.seconds[number] for number in four.members(four.devices)]) == (5, 4, 4, 3)
     assert four.candidates((4,)) == (((),) if training else ((), ((11, 7, 7, 7),)))
@@ -115,19 +115,19 @@ def test_whole_parts() -> None:
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans(), st.booleans())
-def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool, uneven: bool) -> None:
+@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans())
+def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool) -> None:
     """Each mesh's cheapest choices, node by node; of four devices also on two axes."""
     topology = hosts(*((rate, 1) for rate in rates))
-    least_is_below_every_plan(random_module(seed, 5), topology, training, uneven)
+    least_is_below_every_plan(random_module(seed, 5), topology, training)
 
 
-def least_is_below_every_plan(module: Module, topology: Topology, training: bool, uneven: bool = False) -> None:
+def least_is_below_every_plan(module: Module, topology: Topology, training: bool) -> None:
     module = module.extend([topology])
-    found = candidates(module, topology, network(topology), training=training, microbatches=1, uneven=uneven, every=True)
+    found = candidates(module, topology, network(topology), training=training, microbatches=1, every=True)
     for one in found.searched:
         mesh = mesh_of(topology, network(topology), one.sizes, shares=one.shares, devices=one.devices)
-        problem = build(module, module.entry, mesh, None, training=training, uneven=uneven).problem
+        problem = build(module, module.entry, mesh, None, training=training).problem
         kinds = [problem.node_kinds[kind] for kind in problem.kinds]
         cheapest = math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
         assert one.least <= cheapest
@@ -140,14 +140,14 @@ def test_an_op_is_cut_in_no_other_way_than_its_bound_knows(data: st.DataObject) 
     """Every axis cuts any factor, several of one size among them; each way leaves some type no less than one of the bound's."""
     axes = data.draw(st.lists(st.lists(st.sampled_from([1, 1, 2]), min_size=2, max_size=4).map(tuple), min_size=1, max_size=3))
     factors = data.draw(st.lists(st.sampled_from([2, 4, 7, 23, 23, 24]), min_size=1, max_size=3))
-    uneven, types = data.draw(st.booleans()), hosts((1e9, 1), (2e9, 1)).types
+    types = hosts((1e9, 1), (2e9, 1)).types
     places = list(itertools.product(*(range(len(axis)) for axis in axes)))
     members = [Member(place, types[data.draw(st.integers(0, 1))]) for place in places]
-    ways = Cuts(tuple(axes), members, uneven).parts(frozenset(factors))
+    ways = Cuts(tuple(axes), members).parts(frozenset(factors))
     for cut in itertools.product(range(-1, len(factors)), repeat=len(axes)):
         along = {factor: [axis for axis, one in enumerate(cut) if one == factor] for factor in {*cut} - {-1}}
         shares = {factor: [axes[axis] for axis in own] for factor, own in along.items()}
-        if not all(none_empty(factors[f], own) and (uneven or proportional(factors[f], own)) for f, own in shares.items()):
+        if not all(none_empty(factors[f], own) for f, own in shares.items()):
             continue
         parts: dict[str, float] = {}
         for member in members:
@@ -291,10 +291,10 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
     """By its compute, evenly divided: the plan's bound is no larger."""
     topology = hosts((1e9, 2), (2e9, 1), (4e9, 1))
     module = step(6, 256).extend([topology])
-    every = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
+    every = candidates(module, topology, network(topology), training=True, microbatches=1)
     assert every.bound == math.inf
     monkeypatch.setattr("passes.partition.layouts.mesh.candidates.MOST_PARTS", 1)
-    some = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
+    some = candidates(module, topology, network(topology), training=True, microbatches=1)
     left = {one.devices: one.least for one in every.searched if one.devices not in {other.devices for other in some.searched}}
     assert left
     assert some.bound == pytest.approx(min(left.values()))
@@ -303,17 +303,15 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
     assert plan.bound <= some.bound
 
 
-def test_samples_that_equal_devices_cannot_share_equally_are_dealt() -> None:
-    """Seven samples on three devices: no equal part is cut in whole, and each op would run whole everywhere."""
+def test_equal_devices_share_samples_that_they_do_not_divide() -> None:
+    """Seven samples on three devices."""
     module = step(7, 256).extend([hosts((1e9, 3), between=1e10)])
     result = through(module, on_meshes(training=True))
-    (mesh,) = result.of_type(Mesh)
-    assert sorted(mesh.shares[0]) == [2, 2, 3]
-    plan = result.first(Plan)
-    equal = through(module, on_meshes(training=True, shares="equal")).first(Plan)
+    plan, one = result.first(Plan), through(module, on_meshes(training=True, mesh="1")).first(Plan)
     assert plan is not None
-    assert equal is not None
-    assert plan.value < equal.value
+    assert one is not None
+    assert one.value / 3 < plan.value < one.value / 2
+    assert plan.value < through(module, on_meshes(training=True, mesh="2")).first(Plan).value
 
 
 @pytest.mark.parametrize("shape", ["", "5"])

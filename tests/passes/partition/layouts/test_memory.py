@@ -47,10 +47,10 @@ FEW = 20_000
 """Assignments up to which a problem is enumerated; of more, the integer programme is solved."""
 
 
-def training_input(module: Module, sizes: tuple[int, ...], uneven: bool = False, in_flight: int = 1) -> ShardInput:
+def training_input(module: Module, sizes: tuple[int, ...], in_flight: int = 1) -> ShardInput:
     top = topology(math.prod(sizes))
     mesh = mesh_of(top, network(top), sizes)
-    return build(module, module.entry, mesh, None, training=True, uneven=uneven).keeping(in_flight)
+    return build(module, module.entry, mesh, None, training=True).keeping(in_flight)
 
 
 # -- what is saved for the backward pass -------------------------------------------------------------------------------
@@ -87,11 +87,11 @@ def test_saved_bytes_are_those_of_the_ops_that_members_run(
 ) -> None:
     """By the formulas on local types; only the indices of a lookup are counted whole."""
     module = random_module(seed, count, uneven)
-    given_ = training_input(module, sizes, uneven, in_flight)
+    given_ = training_input(module, sizes, in_flight)
     problem, random = given_.problem, np.random.default_rng(seed)
     choices = [int(random.integers(len(problem.node(node).labels))) for node in range(problem.size)]
     decisions = decisions_of(given_, choices)
-    bill = price(module, module.entry, given_.mesh, decisions, training=True, uneven=uneven, in_flight=in_flight)
+    bill = price(module, module.entry, given_.mesh, decisions, training=True, in_flight=in_flight)
     assert bill.memory == pytest.approx(problem.memory(choices))
     stage = Staged(tuple(range(len(module.entry.ops))), given_.mesh, decisions, bill)
     plan = Plan("@plan", "training", "sum", 1.0, 1.0, 0.0, "within-gap", math.inf, ())
@@ -189,7 +189,7 @@ def test_workspace_is_what_lives_in_the_programs_of_members(
     seed: int, count: int, sizes: tuple[int, ...], uneven: bool
 ) -> None:
     module = random_module(seed, count, uneven)
-    decided, (stage,) = random_plan(module, [sizes], np.random.default_rng(seed), uneven)
+    decided, (stage,) = random_plan(module, [sizes], np.random.default_rng(seed))
     resources = {resource.name: resource.type for resource in module.of_type(Resource)}
     result = lowered(decided)
     alive = [bytes_alive(one) for one in local_programs(result, next(result.of_type(Stage)))]
@@ -323,7 +323,7 @@ def test_activations_must_fit_too() -> None:
 def test_a_limit_for_all_devices_is_one_of_large_ones_too(stages: int) -> None:
     """Of 33 columns the device with twice the memory has 17. What is allowed per device it may not exceed either."""
     module = costed(text_of([33, 33, 33], False, [2], [1, 1], 1e9, 1e9)).without(Topology).extend([topology(2, slow=[1])])
-    options: dict[str, Any] = {"mesh": "2", "stages": stages, "uneven": True, "shares": "equal"}
+    options: dict[str, Any] = {"mesh": "2", "stages": stages, "shares": "equal"}
     decided = through(module, on_meshes(memory=5288, **options))
     assert plan_of(decided).stages[0].memory == fullest_member(lowered(decided)) == 5288
     with pytest.raises(Infeasible):

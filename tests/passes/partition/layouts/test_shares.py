@@ -82,7 +82,6 @@ def test_only_shares_that_divide_something() -> None:
     topology = unequal([2.5e9, 1e9])
     speeds = Speeds(products(topology), topology)
     assert all(48 % sum(along[0]) == 0 for along in speeds.candidates((2,))[1:])
-    assert ((5, 2),) in speeds.candidates((2,), uneven=True)
 
 
 @pytest.mark.parametrize(("text", "sizes"), [("3,1", (2,)), ("3,1x1,1", (2, 2)), ("6,2", (2,)), ("3,1", ())])
@@ -112,34 +111,34 @@ def test_shares_are_for_one_mesh() -> None:
         through(products(unequal([3e9, 1e9])), on_meshes(stages=2, shares="3,1"))
 
 
-def every_cost(module: Module, along: tuple[Shares, ...], uneven: bool) -> float:
+def every_cost(module: Module, along: tuple[Shares, ...]) -> float:
     """The least seconds over all decisions; some of them, and the best, priced by the walk."""
     topology = module.first(Topology)
     assert topology is not None
     mesh = mesh_of(topology, network(topology), (2,), shares=along)
-    given_ = build(module, module.entry, mesh, None, uneven=uneven)
+    given_ = build(module, module.entry, mesh, None)
     problem = given_.problem
     counts = [range(len(problem.node(node).labels)) for node in range(problem.size)]
     every = {choices: problem.cost(choices) for choices in itertools.product(*counts)}
     best = min(every, key=lambda choices: every[choices])
     for choices in [best, *list(every)[:: max(1, len(every) // 50)]]:
-        bill = price(module, module.entry, mesh, decisions_of(given_, choices), uneven=uneven)
+        bill = price(module, module.entry, mesh, decisions_of(given_, choices))
         assert bill.total == pytest.approx(every[choices], rel=1e-9)
         assert bill.memory == pytest.approx(problem.memory(choices), rel=1e-9)
     return every[best]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rates", "uneven"), [([3e9, 1e9], False), ([1e9, 2.5e9], True)])
-def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
+@pytest.mark.parametrize("rates", [[3e9, 1e9], [1e9, 2.5e9]])
+def test_the_plan_is_the_least_of_all(rates: list[float]) -> None:
     """Every decision under each of the shares that were tried, and under others that were not where these are given."""
     module = products(unequal(rates))
     topology = module.first(Topology)
     assert topology is not None
-    tried = Speeds(module, topology).candidates((2,), uneven)
+    tried = Speeds(module, topology).candidates((2,))
     assert len(tried) > 1
-    costs = {along: every_cost(module, along, uneven) for along in tried}
-    plan = through(module, on_meshes(mesh="2", uneven=uneven)).first(Plan)
+    costs = {along: every_cost(module, along) for along in tried}
+    plan = through(module, on_meshes(mesh="2")).first(Plan)
     assert plan is not None
     assert plan.value == pytest.approx(min(costs.values()))
     assert plan.bound <= plan.value
@@ -147,18 +146,16 @@ def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
     assert dict(plan.certificate)["shares"] == (
         f"{shares_text(min(costs, key=lambda along: costs[along]))}, the best of {', '.join(map(shares_text, tried))}"
     )
-    given_ = through(module, on_meshes(mesh="2", uneven=uneven, shares="2,1")).first(Plan)
+    given_ = through(module, on_meshes(mesh="2", shares="2,1")).first(Plan)
     assert given_ is not None
-    assert given_.value == pytest.approx(every_cost(module, ((2, 1),), uneven))
+    assert given_.value == pytest.approx(every_cost(module, ((2, 1),)))
 
 
 @settings(deadline=None, max_examples=4)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans())
 def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> None:
     module = random_module(seed, 6, uneven=uneven).extend([unequal(rates)])
-    free, equal = (
-        through(module, on_meshes(mesh=str(len(rates)), uneven=uneven, shares=shares)).first(Plan) for shares in ("", "equal")
-    )
+    free, equal = (through(module, on_meshes(mesh=str(len(rates)), shares=shares)).first(Plan) for shares in ("", "equal"))
     assert free is not None
     assert equal is not None
     assert free.value <= equal.value * (1 + 1e-9)
@@ -170,7 +167,7 @@ def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> 
 def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -> None:
     """By the search and by the walk, which the pass compares; every share but of equal parts, on three types of device."""
     module = random_module(seed, 6, uneven=uneven).extend([unequal([2e9, 1e9, 5e9], [1 << 20, 1 << 22, 1 << 21])])
-    plan = through(module, on_meshes(mesh="3", uneven=uneven, shares=shares, training=True)).first(Plan)
+    plan = through(module, on_meshes(mesh="3", shares=shares, training=True)).first(Plan)
     assert plan is not None
     assert plan.bound <= plan.value
 
@@ -226,13 +223,12 @@ def test_a_limit_holds_for_every_device() -> None:
     st.lists(st.tuples(st.sampled_from([1e9, 2e9]), st.integers(2500, 9500)), min_size=2, max_size=3),
     st.sampled_from([0, 5000]),
     st.sampled_from([0, 1]),
-    st.booleans(),
 )
-def test_no_device_holds_more_than_it_has(devices: list[tuple[float, int]], memory: int, stages: int, uneven: bool) -> None:
+def test_no_device_holds_more_than_it_has(devices: list[tuple[float, int]], memory: int, stages: int) -> None:
     """9,216 bytes of weights, by what the members' programs read; also in stages, on blocks of unequal devices."""
     rates, room = [rate for rate, _ in devices], [bytes_ for _, bytes_ in devices]
     try:
-        found = through(products(unequal(rates, room)), on_meshes(stages=stages, uneven=uneven, memory=memory, time_limit=10.0))
+        found = through(products(unequal(rates, room)), on_meshes(stages=stages, memory=memory, time_limit=10.0))
     except Infeasible:
         return
     result = through(found, LowerPass())

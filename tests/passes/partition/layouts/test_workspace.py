@@ -48,7 +48,7 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
     top = topology(math.prod(sizes), (0,) if slow else ())
     mesh, found = mesh_of(top, network(top), sizes, 0, shares), folding(module.entry, module)
     training, steps = microbatches > 0, max(1, microbatches)
-    whole = build(module, module.entry, mesh, found, training=training, uneven=uneven, microbatches=steps)
+    whole = build(module, module.entry, mesh, found, training=training, microbatches=steps)
     units, resources = units_of(module.entry, found, whole), {r.name: r.type for r in module.resources.values()}
     bytes_, cutter = Workspace(whole, units, module.resources, training=training, microbatches=steps), Cutter(whole)
     for first in range(units.count):
@@ -62,9 +62,7 @@ def test_no_plan_of_a_run_needs_less(seed: int, count: int, of: tuple, microbatc
             problem = task.given.problem
             choices = [int(generator.integers(len(problem.node(node).seconds))) for node in range(problem.size)]
             decisions = task.decisions(choices)
-            bill = price(
-                module, task.given.func, mesh, decisions, training=training, uneven=uneven, microbatches=steps, in_flight=1
-            )
+            bill = price(module, task.given.func, mesh, decisions, training=training, microbatches=steps, in_flight=1)
             stage = Staged(tuple(sorted(ops)), mesh, decisions, bill)
             received = sum(type_bytes(cutter.types[name]) or 0 for name in entering)
             needs = footprint(module.entry, resources, stage).workspace - math.ceil(bill.saved) + bill.constants

@@ -115,7 +115,7 @@ def seconds(module: Module) -> list[float]:
     ("spec", "step"),
     [
         (BERT, on_meshes(mesh="2x2")),
-        (BERT, on_meshes(mesh="3", uneven=True)),
+        (BERT, on_meshes(mesh="3")),
         pytest.param(T5, on_meshes(stages=0), marks=pytest.mark.slow),
         pytest.param(T5, on_meshes(mesh="2", stages=2, strategy="data"), marks=pytest.mark.slow),
         (T5, on_meshes(mesh="2", stages=2, training=True, microbatches=3)),
@@ -375,7 +375,6 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
             "stages[0].serves",
             "the stage says which replica has each turn, and the plan has 'sharding'",
         ),
-        (lambda d: d["sharding"].update(uneven="no"), "sharding", "expected 'uneven' as true or false, found no"),
         (lambda d: stage(d)["device"].__setitem__(1, "e"), "stage 0", "no device is called 'e'"),
         (lambda d: stage(d)["device"].__setitem__(1, "a"), "stage 0", "device 'a' is listed twice"),
         (lambda d: stage(d).update(device=[]), "stage 0", "it has no device; stages of a plan on meshes name theirs"),
@@ -479,7 +478,7 @@ def test_a_limit_of_memory_that_was_asked_for_is_kept(memory: int) -> None:
     module = pair("50000" if memory < 0 else "200000")
     found = run(on_meshes(mesh="2x2", memory=memory), module)
     data = written(found)
-    assert data["sharding"] == {"uneven": False, "memory": memory}
+    assert data["sharding"] == {"memory": memory}
     assert print_module(replayed(data, module)) == print_module(found)
     data["sharding"]["memory"] = 100000
     assert dict(plan_of(replayed(data, module)).certificate)["bound"] == SEARCHED
