@@ -57,7 +57,7 @@ def test_one_user_is_told_what_makes_the_next_token_sooner(tmp_path: Path) -> No
 def test_a_weight_of_two_stages_is_read_as_each_of_them_keeps_it(tmp_path: Path) -> None:
     """The embedding is the head, too: it is cut in the stage on a mesh and whole on the device of the slower stage."""
     three = machines(tmp_path / "t.toml", ("fast", 6, 1, 250), ("slow", 3, 2, 160))
-    model = "zoo:gpt2,cache=concat,layers=2,hidden=32,heads=4,vocab=400"
+    model = "zoo:gpt2,cache=concat,layers=2,hidden=32,heads=4,vocab=800"
     plan = planned(three, model=model, stages=2, mesh="auto", batch=2, groups=2)
     first, second = plan.stages
     assert (first.devices, second.devices) == (("slow0", "slow1"), ("fast0",))
