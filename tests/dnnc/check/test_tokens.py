@@ -100,6 +100,21 @@ def test_logits_may_differ_as_the_rounding_of_the_model_itself_does(gpt2: Path, 
         assert (found[0] <= judge.allowed) == passes, (found, judge)
 
 
+def test_what_a_state_becomes_stays_though_a_collective_moves_it_too(tmp_path: Path) -> None:
+    """Six heads on four members of whatever speed: keys are exchanged, in memory that later collectives use again."""
+    (tmp_path / "slow.toml").write_text(
+        'version = 1\n[types.t]\nkind = "cpu"\nrates = { f32 = "1 MFLOP/s" }\nmemory_bandwidth = "10 MB/s"\n'
+        '[[devices]]\nname = "d{0..3}"\ntype = "t"\n[[links]]\nmesh = "d*"\nbandwidth = "100 GB/s"\nlatency = "1 ns"\n'
+    )
+    model, out = "zoo:gpt2,layers=1,hidden=36,heads=6,vocab=101,cache=concat", tmp_path / "b"
+    asked = ["compile", model, "-t", str(tmp_path / "slow.toml"), "--context", "16", "--mesh", "4", "-o", str(out), "-q"]
+    assert main(asked) == 0
+    (stage,) = Build.open(out).stages
+    becomes = {part.value for member in stage.members for part in member.states}
+    assert becomes & {one.operand for one in stage.collectives}
+    assert main(["check", str(out), "-q"]) == 0
+
+
 @pytest.mark.parametrize(("batch", "groups", "count"), [(1, 1, 2), (2, 4, 8), (256, 2, 16), (8, 10, 20)])
 def test_a_build_of_many_places_is_asked_few_prompts(gpt2: Path, batch: int, groups: int, count: int) -> None:
     decoding = Build.open(gpt2).decoding

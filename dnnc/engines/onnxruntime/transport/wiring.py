@@ -225,7 +225,7 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
                 made[value.name] = min(made.get(value.name, segment.level), segment.level)
             for name in segment.inputs:
                 level[name] = max(level.get(name, -1), segment.level)
-        for part in (*member.sends, *member.outputs):
+        for part in (*member.sends, *member.outputs, *member.states):
             level[part.value] = NEVER
     names = {*made, *level, *number, *(collective.result for collective in stage.collectives)}
     return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
