@@ -98,10 +98,10 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     original = copied(forward.entry)
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
-    if "shard.memory" in attributes:
+    if attributes.keys() & {"shard.memory", "shard.uneven"}:  # the second alone: of an older dnnc, within the topology's memory
         from passes.plan.parts import stage_parts
 
-        sharding["memory"] = attributes["shard.memory"]
+        sharding["memory"] = attributes.get("shard.memory", 0)
         parts = [part for part in stage_parts(forward) if len(part.mesh.devices) > 1]
         decisions = {part.index: _decisions(forward, part, plan, original) for part in parts}
     return {

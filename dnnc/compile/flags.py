@@ -45,8 +45,7 @@ class CompileOptions:
       the best); ``replicas`` the most devices of a stage; ``pieces`` the most stages of a device (latency). Where these leave
       replicas and meshes free, both are searched (``passes.partition``).
     - Meshes: ``mesh`` is the sizes of the axes (``2x4``), ``auto`` (the best) or ``none``. With a mesh, ``stages`` may be 0
-      (the best number), ``strategy`` names a plan instead of searching; and
-      ``shares`` states unequal parts (``3,1``; ``equal``).
+      (the best number), ``strategy`` names a plan instead of searching, ``shares`` states unequal parts (``3,1``; ``equal``).
     - Search: ``objective``, ``split``, ``comm`` (empty: throughput, contiguous, sum) and ``time_limit`` (seconds) override
       those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching; ``stated``
       is what it says, once that was read. ``search`` is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its

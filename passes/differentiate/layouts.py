@@ -339,8 +339,8 @@ class _Chooser:
         return all(len({p.reduction for p in tensor if isinstance(p, Partial)}) < 2 for tensor in tensors)
 
     def fits(self, op: Op, strategy: Strategy, done: Sequence[tuple[int, Strategy]], mesh: Mesh, axis: int) -> bool:
-        """Whether the factor of a strategy can be cut once more: in the proportion of the shares or, where the plan has parts
-        that are not, between elements."""
+        """Whether the factor of a strategy can be cut once more, between elements where not in the proportion of the
+        shares."""
         factor = strategy.factor
         if factor is None:
             return True

@@ -198,6 +198,8 @@ def _told(facts: Facts, claims: Mapping[str, Any]) -> Iterator[str]:
     """Where plan.json says something else than what is written for plan.ir."""
     status = claims.get("status")
     told = {**claims, "status": translated(status) if isinstance(status, str) else status}
+    if isinstance(sharding := claims.get("sharding"), dict):
+        told["sharding"] = {"memory": sharding.get("memory", 0)}  # older plans say more, or leave it out
     yield from _differences(told, parse_json(plan_text(plan_to_json(facts.whole)), PLAN), "")
 
 

@@ -74,11 +74,11 @@ def _batch_norm_trains(site: Site) -> Gradients:
 
 
 def _batch_norm_frozen(site: Site) -> Gradients:
-    """(x - mean) scale / sqrt(variance + epsilon) + bias, per channel; in the type of the variance, which is the widest."""
+    """(x - mean) scale / sqrt(variance + epsilon) + bias, per channel; in the wider type of data and averages."""
     shape = tuple(size if i == 1 else 1 for i, size in enumerate(site.shape(0)))
-    wide = site.type(4).dtype
-    given, scale, mean = (site.cast(name, wide) for name in (site.given, site.operand(1), site.operand(3)))
-    deviation = site.unary("Sqrt", site.add(site.operand(4), site.op.get("epsilon", 1e-5)))
+    wide = max(site.type(0).dtype, site.type(4).dtype, key=lambda dtype: dtype.bits)
+    given, scale, mean, variance = (site.cast(name, wide) for name in (site.given, *map(site.operand, (1, 3, 4))))
+    deviation = site.unary("Sqrt", site.add(variance, site.op.get("epsilon", 1e-5)))
     inverse = site.unary("Reciprocal", deviation)
     slope = site.mul(scale, inverse)
     found: list[str | None] = [None] * 5

@@ -266,6 +266,21 @@ def test_weights_that_a_branch_captures_are_counted_on_a_mesh(tmp_path: Path, ca
     assert main(["verify-plan", str(out)]) == 0, capsys.readouterr()
 
 
+def test_a_plan_of_an_older_dnnc_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said whether parts may differ in length, and of memory only what was asked for."""
+    out = compiled(tmp_path, WIDE, "preset:h100x4", "--mesh", "4")
+    for name, own, older in (
+        ("plan.ir", "shard.memory = 0", "shard.uneven = 0"),
+        ("plan.json", '"sharding": {"memory": 0}', '"sharding": {"uneven": false}'),
+    ):
+        text = (out / name).read_text()
+        assert own in text
+        (out / name).write_text(text.replace(own, older))
+    assert main(["verify-plan", str(out)]) == 0, capsys.readouterr()
+    assert main(["compile", WIDE, "-t", "preset:h100x4", "--plan", str(out / "plan.ir"), "--plan-only", "-o", str(out)]) == 0
+    assert "gpu0..gpu3" in capsys.readouterr().out
+
+
 def test_consistent_lies_are_found(staged: Path, tmp_path: Path) -> None:
     """Value, bound and witness that agree with each other, in both files, but not with the ops."""
 

@@ -5,7 +5,7 @@
 - ``megatron`` (Shoeybi et al. 2019): a product whose split columns stay split up to other products is split by column, those
   by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. A
   loss of the head's columns is split by rows, which the devices exchange (Megatron sums parts of each row's softmax). Of
-  several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis. In
+  several axes the last is the tensor axis, the others split the batch where it is long enough, else they join the tensor axis. In
   stages a sum of activations may also be made in parts, so that what leaves a stage crosses in parts and is gathered by the
   stage behind (Narayanan et al. 2021);
 - ``expert`` (Lepikhin et al. 2020): products with a matrix per expert are split by experts, all else by the batch.
@@ -202,7 +202,7 @@ class ByHand:
     # -- parts of plans ------------------------------------------------------------------------------------------------
 
     def size_of(self, axes: Sequence[int]) -> int:
-        """The sum of the shares of the members along ``axes``: what it divides is cut in their proportion."""
+        """The sum of the shares of the members along ``axes``: of so many elements each member has one at least."""
         return math.prod(sum(self.mesh.axes[axis].shares) for axis in axes)
 
     def batch(self) -> int:
@@ -213,11 +213,10 @@ class ByHand:
         return 1
 
     def batch_axes(self, axes: Sequence[int]) -> list[int]:
-        """Those of ``axes``, from the first on, over which the batch divides."""
+        """Those of ``axes``, from the first on, for which the batch is long enough."""
         taken: list[int] = []
         for axis in axes:
-            parts = self.size_of([*taken, axis])
-            if self.batch() >= parts:
+            if self.batch() >= self.size_of([*taken, axis]):
                 taken.append(axis)
         return taken
 
@@ -236,7 +235,7 @@ class ByHand:
 
     def by_pairs(self, count: int, *, exchange_late: bool) -> Split:
         """Column-row pairs, heads and embeddings, over ``count`` devices. ``exchange_late``: the columns of a head become rows
-        at the loss, not right behind the head, where elements are narrower but rows may not divide."""
+        at the loss, not right behind the head, where elements are narrower but rows may be too few."""
         found = Split()
         for number, op in enumerate(self.func.ops):
             column = self.product_factor(number, _COLUMN, count)
@@ -278,14 +277,14 @@ class ByHand:
 
     def by_rows(self, readers: Sequence[tuple[int, int]], count: int) -> Split | None:
         """The rows of what the ``readers`` read, each an op with the operand's position, and of what is made of it up to sums;
-        None where rows do not divide."""
+        None where rows are too few."""
         split = Split()
         for number, port in readers:
             rule = self.rules[number]
             parallel = (
                 (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[port] == 0) if rule is not None else ()
             )
-            rows = next((factor for factor in parallel if self.divides(factor, count)), None)
+            rows = next((factor for factor in parallel if self.suffices(factor, count)), None)
             if rows is None:
                 return None
             self.take(split, number, rows)
@@ -302,7 +301,7 @@ class ByHand:
         rule = self.rules[number]
         if op.name != "onnx.Gather" or rule is None or not self.is_weight(op.operands[0]) or self.is_still(op.operands[1]):
             return None
-        return next((f for f in rule.factors if f.name == "entry" and self.divides(f, count)), None)
+        return next((f for f in rule.factors if f.name == "entry" and self.suffices(f, count)), None)
 
     def by_experts(self, count: int, *, summed: bool) -> Split:
         """From the first product with a matrix per expert to the last; ``summed``: and on to the sum over experts."""
@@ -342,7 +341,7 @@ class ByHand:
         if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
         parallel = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[_WEIGHT_PORT] == 0 and f.name != _COLUMN)
-        return next((factor for factor in parallel if self.divides(factor, count)), None)
+        return next((factor for factor in parallel if self.suffices(factor, count)), None)
 
     def pull(self, split: Split, count: int) -> None:
         """What is made of weights alone is made in the parts in which it is read."""
@@ -352,7 +351,7 @@ class ByHand:
                 continue
             wanted = {self.wanted(split, reader, port) for reader, port in self.readers.get(op.results[0].name, ())}
             dim = next(iter(wanted)) if len(wanted) == 1 else None
-            factors = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.results[0] == dim and self.divides(f, count))
+            factors = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.results[0] == dim and self.suffices(f, count))
             factor = next(factors, None) if dim is not None else None
             if factor is not None:
                 split.names[number] = factor.name
@@ -386,7 +385,11 @@ class ByHand:
         rule = self.rules[number]
         ports = [(port, split.dims[name]) for port, name in enumerate(self.func.ops[number].operands) if name in split.dims]
         for factor in rule.factors if rule is not None else ():
-            if factor.kind is kind and all(factor.operands[port] == dim for port, dim in ports) and self.divides(factor, count):
+            if (
+                factor.kind is kind
+                and all(factor.operands[port] == dim for port, dim in ports)
+                and self.suffices(factor, count)
+            ):
                 return factor
         return None
 
@@ -398,16 +401,16 @@ class ByHand:
                 split.dims[value.name] = dim
 
     def product_factor(self, number: int, name: str, count: int) -> Factor | None:
-        """Factor ``name`` of a product with a weight, where it divides."""
+        """Factor ``name`` of a product with a weight, where it is long enough."""
         op, rule = self.func.ops[number], self.rules[number]
         if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
-        return next((f for f in rule.factors if f.name == name and self.divides(f, count)), None)
+        return next((f for f in rule.factors if f.name == name and self.suffices(f, count)), None)
 
     def is_weight(self, name: str) -> bool:
         return self.is_still(name) and (name not in self.resources or name in self.given.layouts)
 
-    def divides(self, factor: Factor, count: int) -> bool:
+    def suffices(self, factor: Factor, count: int) -> bool:
         return factor.size >= count
 
     # -- choices -------------------------------------------------------------------------------------------------------

@@ -85,12 +85,10 @@ class Cuts:
             yield [(size, axes) for (size, _), axes in groups.items()]
 
     def piece(self, size: int, axes: tuple[int, ...]) -> tuple[float, ...]:
-        """Of each member its part of a factor that these axes cut; empty where a part would be, or where parts are not in
-        proportion to the shares and must be."""
+        """Of each member its part of a factor that these axes cut; empty where a part would be."""
         if (size, axes) not in self.pieces:
             cut = [self.along[axis] for axis in axes]
-            possible = none_empty(size, cut)
-            members = self.members if possible else ()
+            members = self.members if none_empty(size, cut) else ()
             self.pieces[size, axes] = tuple(
                 nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for member in members
             )
