@@ -5,7 +5,7 @@
 - ``megatron`` (Shoeybi et al. 2019): a product whose split columns stay split up to other products is split by column, those
   by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. A
   loss of the head's columns is split by rows, which the devices exchange (Megatron sums parts of each row's softmax). Of
-  several axes the last is the tensor axis, the others split the batch where it is long enough, else they join the tensor axis. In
+  several axes the last is the tensor axis, the others split the batch where it is long enough or join the tensor axis. In
   stages a sum of activations may also be made in parts, so that what leaves a stage crosses in parts and is gathered by the
   stage behind (Narayanan et al. 2021);
 - ``expert`` (Lepikhin et al. 2020): products with a matrix per expert are split by experts, all else by the batch.
