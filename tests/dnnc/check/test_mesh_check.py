@@ -112,7 +112,7 @@ def test_unequal_parts(tmp_path: Path, shared_dir: Path, name: str) -> None:
 def test_weights_of_members(tmp_path: Path, shared_dir: Path, weights: str) -> None:
     """Either way it runs; shared, what is not contiguous lies once however many hold it; per stage each member has its own."""
     model = shared("vit", shared_dir)
-    build = compiled(model, tmp_path / "build", "2x2", dims=DIMS["vit"], weights=weights)
+    build = compiled(model, tmp_path / "build", "2x2", dims=DIMS["vit"], weights=weights, strategy="megatron")
     assert check_build(build).passed
     data = {path.name for path in (tmp_path / "build/stages").glob("*.data")}
     own = {f"stage0.member{member}.data" for member in range(4)}
