@@ -416,6 +416,7 @@ def test_the_search_in_stages_bounds_one_mesh_where_stages_have_all_its_meshes(h
     assert (one.stages, one.whole, stages.stages, stages.whole) == (1, covers, 0, covers)
 
 
+@pytest.mark.slow
 def test_the_order_of_two_axes_matters(tmp_path: Path) -> None:
     """Twelve heads are divided by the first axis, then by the second. Of axes with like links one order alone was searched, and
     its plan called optimal."""

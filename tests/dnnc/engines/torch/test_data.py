@@ -286,6 +286,7 @@ def test_a_wrong_sample_ends_with_exit_code_3(build: Path, tmp_path: Path, capsy
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_loader_leaves_out_the_last_batch_that_is_to_be_used(
     build: Path, people: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

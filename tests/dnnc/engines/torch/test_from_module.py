@@ -504,9 +504,10 @@ def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("arguments", [3, None, np.zeros((2, 4), np.float32)], ids=["number", "none", "array"])
-def test_example_arguments_are_a_tensor_a_sequence_or_a_mapping(tmp_path: Path, arguments: Any) -> None:
+def test_example_arguments_are_a_tensor_a_sequence_or_a_mapping(tmp_path: Path) -> None:
     module = nn.Linear(4, 4)
-    with pytest.raises(UsageError, match=rf"Linear: error.E1519.: found example arguments of type {type(arguments).__name__};"):
-        dnnc.from_torch(module, arguments, tmp_path / "m.onnx")
+    others: list[Any] = [3, None, np.zeros((2, 4), np.float32)]
+    for other in others:
+        with pytest.raises(UsageError, match=rf"Linear: error.E1519.: found example arguments of type {type(other).__name__};"):
+            dnnc.from_torch(module, other, tmp_path / "m.onnx")
     assert dnnc.from_torch(module, torch.zeros(2, 4), tmp_path / "m.onnx").exists()
