@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
@@ -22,6 +23,9 @@ from typing import Any, NoReturn
 _RETURNED, _RAISED, _NO_MEMORY = range(3)
 _HEADER = 9  # bytes in front of an answer: what it is, and its length
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_LOOK = 100
+"""Milliseconds between two looks for signals while this process waits: one that another thread took, while this thread
+blocked all signals around the fork, interrupts no call of this thread."""
 
 
 class CallFailedError(Exception):
@@ -104,7 +108,11 @@ def _status(child: int) -> int:
 def _received(read: int) -> tuple[int | None, bytes]:
     """The answer of the child; (None, b"") where it ended without one."""
     data = bytearray()
+    answers = select.poll()
+    answers.register(read, select.POLLIN)
     while len(data) < _HEADER or len(data) < _HEADER + int.from_bytes(data[1:_HEADER], "little"):
+        while not answers.poll(_LOOK):
+            pass
         part = os.read(read, 1 << 20)
         if not part:
             return None, b""

@@ -216,3 +216,29 @@ def test_an_interrupt_in_the_middle_of_a_fork_is_not_lost(when: str) -> None:
     code = _INTERRUPTED_WHILE_FORKING.replace("WHEN", when)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
+
+
+_TAKEN_BY_ANOTHER_THREAD = """
+import os, signal, sys, threading
+from ir.system.forked import call_in_child
+def take(number, frame):
+    running = os.waitpid(-1, os.WNOHANG) == (0, 0)
+    print("heard" if running else "heard after the call", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, take)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+def call():
+    os.kill(os.getppid(), signal.SIGTERM)
+    while True:
+        pass
+call_in_child(call, seconds=10, memory=1 << 28)
+"""
+
+
+def test_a_signal_that_another_thread_takes_is_heard() -> None:
+    """It interrupts no call of this thread, in which alone Python runs handlers. A signal that comes while this thread blocks
+    all of them, around the fork, may go there."""
+    code = _TAKEN_BY_ANOTHER_THREAD
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("heard\n", "")
