@@ -8,8 +8,8 @@ and hosts forward like switches do: what they forward costs them nothing here.
 *Media.* What crosses a link at once shares its bandwidth. A link is one medium where it is half-duplex, or shared with more
 than two ends (a bus); one for each direction where it has two ends; and one into and one out of each end where it has more and
 is not shared (a crossbar). Of a link that is not shared, what is at the sender's or receiver's own end is its port, which the
-model below counts; a cable between two devices is a medium, for they may forward. This is the one rule for what shares a link:
-collectives of a mesh, transfers between stages, placements and the simulator all ask ``Path.media``.
+model below counts, unless routes of others pass that device; a cable between two devices is a medium. This is the one rule for
+what shares a link: collectives of a mesh, transfers between stages, placements and the simulator all ask ``Path.media``.
 
 *Port model* (the objective of ``partition``): a device pays ``latency + bytes / bandwidth`` of its port for each tensor that it
 sends or receives. ``Port`` holds the least latency and the greatest bandwidth over all routes from and to the device, so no
@@ -116,6 +116,7 @@ class Network:
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports: dict[str, Port] = {}
         self._alike: tuple[tuple[str, ...], ...] | None = None
+        self._passed: frozenset[str] | None = None
         self._classes: dict[str, int] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._devices = {device.name: device for device in topology.devices}
@@ -164,6 +165,26 @@ class Network:
             self._alike = device_classes(self.topology)
         return self._alike
 
+    @property
+    def passed(self) -> frozenset[str]:
+        """Devices that routes between others pass, and those that can be exchanged with these."""
+        if self._passed is None:
+            several = any(len(self._at.get(name, ())) > 1 for name in self._devices)
+            found = {point for names in self.classes for point in self._between(names[0])} if several else set()
+            for (source, target), links in self._explicit.items():
+                found.update(point for _, point, _ in self._follow(source, target, links)[1:])
+            self._passed = frozenset(name for names in self.classes if found.intersection(names) for name in names)
+        return self._passed
+
+    def _between(self, source: str) -> set[str]:
+        """Points on the routes from one device to all others, but for both ends."""
+        tree, found = self._tree(source), {source}
+        for target in self._devices:
+            point = target
+            while point in tree.hop and (point := tree.hop[point][1]) not in found:
+                found.add(point)
+        return found - {source}
+
     def seconds(self, source: str, target: str, size: int | float) -> float:
         """Seconds of a transfer on its route; 0 within a device."""
         return self.path(source, target).seconds(size)
@@ -189,10 +210,11 @@ class Network:
         if link.duplex != "full" or (link.shared and len(link.ends) > 2):
             return (name,)
         into, out_of = f"{name} from {entered}", f"{name} to {left}"
+        in_between = entered != source or source in self.passed, left != target or target in self.passed
         if len(link.ends) == 2:
             cable = entered in self._devices and left in self._devices
-            return (into,) if link.shared or cable or (entered != source and left != target) else ()
-        return (*((into,) if entered != source else ()), *((out_of,) if left != target else ()))
+            return (into,) if link.shared or cable or all(in_between) else ()
+        return (*((into,) if in_between[0] else ()), *((out_of,) if in_between[1] else ()))
 
     def _trace(self, source: str, target: str) -> tuple[tuple[str, str, str], ...]:
         tree = self._tree(source)

@@ -117,6 +117,24 @@ def test_a_cable_between_devices_is_a_medium_for_they_forward() -> None:
     assert found.busy([("d0", "d2", 10.0), ("d1", "d2", 10.0)]) == {"a from d0": 1.0, "b from d1": 2.0}
 
 
+def test_the_link_of_a_device_that_others_pass_is_a_medium() -> None:
+    """d1 has a cable to d0, whose own link to the switch is slow: what d0 and d1 send to d2 shares the link of d1."""
+    links = [Link(f"l{number}", (f"d{number}", "s"), 1.0 if number == 0 else 10.0) for number in range(4)]
+    found = Network(topology(4, *links, Link("cable", ("d0", "d1"), 10.0), switches=("s",)))
+    assert found.passed == {"d1"}
+    assert found.busy([("d0", "d2", 20.0), ("d1", "d3", 30.0)]) == {"cable from d0": 2.0, "l1 from d1": 5.0}
+    assert found.busy([("d2", "d0", 20.0), ("d3", "d1", 30.0)]) == {"cable from d1": 2.0, "l1 from s": 5.0}
+    assert found.busy([("d2", "d3", 20.0)]) == {}
+
+
+def test_stated_routes_pass_devices_too() -> None:
+    links = [Link(f"l{number}", (f"d{number}", "s"), 10.0) for number in range(3)]
+    cables = Link("near", ("d0", "d1"), 1.0, 1e-3), Link("far", ("d1", "d2"), 1.0, 1e-3)
+    assert Network(topology(3, *links, *cables, switches=("s",))).passed == frozenset()
+    routes = (Route("d0", "d2", ("near", "far")),)
+    assert Network(topology(3, *links, *cables, switches=("s",), routes=routes)).passed == {"d1"}
+
+
 def test_devices_are_exchangeable_when_nothing_but_names_changes() -> None:
     star = [Link(f"l{number}", (f"d{number}", "s"), 1e9, 1e-6) for number in range(3)]
     assert device_classes(topology(3, *star, switches=("s",))) == (("d0", "d1", "d2"),)
