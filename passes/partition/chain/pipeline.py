@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,8 @@ STEP = 5e-4
 """Relative: how near two limits on a stage's seconds may lie."""
 HALVINGS = 2
 """Of what lies between two values of a step, one of which is proven to be a bound."""
-MOST_HALVED = 40
-"""Intervals of such limits that are looked into."""
+MOST_COUNTED = 40
+"""Such limits below which the stages are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,25 @@ class StageRun:
     apart: bool = False
 
 
+class Interval(NamedTuple):
+    """Plans whose slowest stage takes more than ``low`` seconds and at most ``high`` have ``few`` stages at least.
+    ``is_counted``: whether a plan with the tables of today has so few."""
+
+    low: float
+    high: float
+    few: int
+    is_counted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """``value``: what was minimised; inf, without runs, where nothing fits. ``fastest``: where that is the seconds of a step,
-    the plan whose slowest stage is the quickest."""
+    """``value``: what was minimised; inf, without runs, where nothing fits. Where that is the seconds of a step, ``fastest``:
+    the plan whose slowest stage is the quickest, and ``intervals`` of the seconds of slowest stages."""
 
     value: float
     runs: tuple[StageRun, ...]
     fastest: tuple[StageRun, ...] = ()
+    intervals: tuple[Interval, ...] = ()
 
 
 def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
@@ -145,42 +156,45 @@ def flush(
     above these.
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
-    them; the interval with the least bound is halved, until it is narrow or near the best plan."""
+    them. In the interval with the least bound these are counted, unless they were with these tables, and it is halved, until it
+    is narrow or near the best plan."""
     limit = programme.slowest(known.fastest) if known is not None and known.fastest else math.inf
-    fastest = programme.best("slowest", limit)
+    if known is not None and known.intervals and limit <= known.intervals[0].low:
+        fastest = replace(known, value=limit, runs=known.fastest)
+    else:
+        fastest = programme.best("slowest", limit)
     if not fastest.runs:
         return fastest
     if programme.held:
         return replace(fastest, value=fastest.value * (microbatches + len(programme.held) - 1), fastest=fastest.runs)
 
-    def fewest(limit: float) -> tuple[StageRun, ...]:
-        return programme.best("count", limit).runs
-
     def worth(runs: Sequence[StageRun]) -> float:
         return (microbatches + len(runs) - 1) * programme.slowest(runs)
 
-    near = fastest.value * (1 + step)
-    low = fewest(near)
-    best = min((low, fastest.runs, *((known.runs,) if known is not None else ())), key=worth)
-    under = known.value if known is not None else 0.0
-
-    def interval(low: float, high: float, few: int) -> tuple[float, float, float, int]:
-        return low * (microbatches + few - 1), low, high, few
-
-    # Above the last of the intervals every plan is worse than the best, whatever its number of stages.
-    intervals = [interval(fastest.value, near, len(low)), interval(near, max(near, worth(best) / microbatches), 1)]
-    heapq.heapify(intervals)
-    for left in reversed(range(MOST_HALVED)):
-        bound, start, end, few = intervals[0]
+    least, best, under = fastest.value, fastest.runs, 0.0
+    intervals = [Interval(least, least * (1 + step), 1), Interval(least * (1 + step), math.inf, 1)]
+    if known is not None:
+        best, under, intervals = min(known.runs, best, key=worth), known.value, list(known.intervals)
+    *rest, last = intervals
+    # Above the last every plan is worse than the best, whatever its number of stages.
+    low = max(last.low, least)
+    intervals = [Interval(max(one.low, least), one.high, one.few) for one in rest if one.high > least]
+    intervals.append(Interval(low, max(low, worth(best) / microbatches), 1, True))
+    waiting = [(one.low * (microbatches + one.few - 1), one) for one in intervals]
+    heapq.heapify(waiting)
+    for left in reversed(range(MOST_COUNTED)):
+        bound, (low, high, few, is_counted) = waiting[0]
         bound = min(max(bound, under), worth(best))
-        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or not left or now() > until:
+        is_done = is_counted and high <= low * (1 + step)
+        if worth(best) <= bound * (1 + step) or is_done or not left or now() > until:
             break
-        middle = math.sqrt(start * end)
-        found = fewest(middle)
+        at = math.sqrt(low * high) if is_counted else high
+        found = programme.best("count", at).runs
         best = min((best, found), key=worth)
-        heapq.heapreplace(intervals, interval(start, middle, len(found)))
-        heapq.heappush(intervals, interval(middle, end, few))
-    return Sequenced(bound, best, fastest.runs)
+        heapq.heapreplace(waiting, (low * (microbatches + len(found) - 1), Interval(low, at, len(found), True)))
+        if is_counted:
+            heapq.heappush(waiting, (at * (microbatches + few - 1), Interval(at, high, few, True)))
+    return Sequenced(bound, best, fastest.runs, tuple(sorted(one for _, one in waiting)))
 
 
 def quicker(programme: Programme, microbatches: int, than: float, known: float, few: int = 1) -> Sequenced:

@@ -21,7 +21,18 @@ from ir.core.topology import Topology
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, needed
 from passes.partition.chain import taking
-from passes.partition.chain.pipeline import Programme, Table, Tables, Transitions, flush, least, quicker, shortest, slowest
+from passes.partition.chain.pipeline import (
+    Programme,
+    Sequenced,
+    Table,
+    Tables,
+    Transitions,
+    flush,
+    least,
+    quicker,
+    shortest,
+    slowest,
+)
 from passes.partition.chain.submeshes import Block, Submeshes, submeshes
 from passes.partition.layouts.problem.problem import Floats
 from tests.passes.partition.layouts.stage_oracle import costed
@@ -113,6 +124,57 @@ def test_tables_that_stay_are_not_copied_again(units: int, hosts: list[int], sta
         least(earlier)
 
 
+Line: TypeAlias = list[tuple[int, int, Block, bool]]
+"""Of each stage of a plan the units from the first up to one, its block, and whether that is apart from the one before."""
+
+
+def sequences(meshes: Submeshes, units: int, unit: int = 0, state: int = 0, last: int = taking.NO_HOST) -> Iterator[Line]:
+    """All plans of the units from one on, by plain recursion over stages."""
+    if unit == units:
+        yield []
+        return
+    for source, target, number, entered, left in meshes.moves.tolist():
+        if source == state:
+            apart = unit > 0 and bool(meshes.taking.apart[last, entered])
+            for j in range(unit + 1, units + 1):
+                for rest in sequences(meshes, units, j, target, left):
+                    yield [(unit, j, meshes.blocks[number], apart), *rest]
+
+
+def costs(tables: Seconds, line: Line, held: tuple[int, ...] = ()) -> list[float]:
+    """Seconds of each stage of a plan."""
+    same = [False, *(a.shape == b.shape for (_, _, a, _), (_, _, b, _) in itertools.pairwise(line)), False]
+    apart = [*(apart for *_, apart in line), False]
+    times = held or (1,) * len(line)
+    return [
+        times[k] * float(tables[b, same[k], same[k + 1], apart[k] and b.comes, apart[k + 1] and b.goes][i, j])
+        for k, (i, j, b, _) in enumerate(line)
+    ]
+
+
+@given(st.integers(3, 4), st.sampled_from([[2], [2, 1]]), st.sampled_from([2, 5, 40]), st.randoms(use_true_random=False))
+@settings(max_examples=15)
+def test_the_quickest_step_stays_it_while_seconds_rise(units: int, hosts: list[int], microbatches: int, random: Random) -> None:
+    """With what was known before the stages of a plan, or some others, took longer: as without, by all plans."""
+    meshes, tables = random_tables(units, hosts, random)
+    for seconds, (i, j) in itertools.product(tables.values(), itertools.combinations(range(units + 1), 2)):
+        seconds[i, j] *= (j - i) ** 2  # so that more stages are quicker
+    lines, transitions = [*sequences(meshes, units)], Transitions(meshes, units)
+    found: Sequenced | None = None
+    for step in (0.05, 0.05, 0.05, 1e-3, 1e-3, 1e-3):
+        table = tables_of(tables)
+        found = flush(Programme(table, transitions), microbatches, step=step, known=found)
+        quickest = min((microbatches + len(line) - 1) * max(costs(tables, line)) for line in lines)
+        reached = (microbatches + len(found.runs) - 1) * slowest(table, found.runs)
+        assert found.value <= quickest * (1 + 1e-9)
+        assert quickest <= reached * (1 + 1e-9) <= found.value * (1 + 2 * step)
+        for run in found.runs if random.random() < 0.8 else ():
+            for seconds in (seconds for (block, *_), seconds in tables.items() if block.number == run.block.number):
+                seconds[run.first, run.behind] += random.choice((0.01, 0.5, 3))
+        for seconds in tables.values() if random.random() < 0.3 else ():
+            seconds[random.randrange(units), random.randint(1, units)] += 0.3
+
+
 @example(4, [2, 2], 0, Random(3))  # the quickest step has two stages
 @example(4, [2, 2], 0, Random(5))
 @given(st.integers(1, 4), HOSTS, st.integers(0, 3), st.randoms(use_true_random=False))
@@ -121,28 +183,9 @@ def test_programme_is_the_least_of_all_sequences(units: int, hosts: list[int], s
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes and, if known, the stage."""
     meshes, tables = random_tables(units, hosts, random)
 
-    def sequences(unit: int, state: int, last: int = taking.NO_HOST) -> Iterator[list[tuple[int, int, Block, bool]]]:
-        if unit == units:
-            yield []
-            return
-        for source, target, number, entered, left in meshes.moves.tolist():
-            if source == state:
-                apart = unit > 0 and bool(meshes.taking.apart[last, entered])
-                for j in range(unit + 1, units + 1):
-                    yield from ([(unit, j, meshes.blocks[number], apart), *rest] for rest in sequences(j, target, left))
-
-    def costs(line: list[tuple[int, int, Block, bool]]) -> list[float]:
-        same = [False, *(a.shape == b.shape for (_, _, a, _), (_, _, b, _) in itertools.pairwise(line)), False]
-        apart = [*(apart for *_, apart in line), False]
-        times = held or (1,) * len(line)
-        return [
-            times[k] * float(tables[b, same[k], same[k + 1], apart[k] and b.comes, apart[k + 1] and b.goes][i, j])
-            for k, (i, j, b, _) in enumerate(line)
-        ]
-
     held = tuple(range(stages, 0, -1))  # a stage of a stated number takes longer, the more microbatches it holds
 
-    lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
+    lines = [costs(tables, line, held) for line in sequences(meshes, units) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
     table = tables_of(tables)
