@@ -92,7 +92,8 @@ def programme(
     best, whose = np.empty((places, 2, 2, units + 1)), np.empty((places, 2, 2, units + 1), np.int32)
     ahead, came = np.empty((2, units + 1)), np.empty((2, units + 1), np.int32)
     value[0, moves.row[0, start + NO_HOST], 0, 0] = 0.0
-    looked = begun = 0
+    short, looked = _within(limit, moves.tables, seconds, least, goal == COUNT)
+    begun = 0
     for layer in range(max(layers - 1, 1)):
         above = min(layer + 1, layers - 1)
         for state in range(len(moves.row)):
@@ -119,8 +120,11 @@ def programme(
                                 table = moves.tables[layer, block, sides]
                                 if table >= 0:
                                     rows_ = value[above, there, following + behind], way[above, there, following + behind]
-                                    costs = seconds[table], least[table]
-                                    looked += _advance(goal, limit, ahead[apart], *costs, came[apart], move, *rows_)
+                                    if goal == COUNT:
+                                        looked += _count(ahead[apart], short[table], came[apart], move, *rows_)
+                                    else:
+                                        costs = seconds[table], least[table]
+                                        looked += _advance(goal, limit, ahead[apart], *costs, came[apart], move, *rows_)
                                     begun += 1
     return looked, begun
 
@@ -219,6 +223,54 @@ def _copy(value: Floats, way: NDArray[np.int32], to_value: Floats, to_way: NDArr
 
 
 @part
+def _within(
+    limit: float, tables: NDArray[np.int32], seconds: Floats, least: Floats, wanted: bool
+) -> tuple[NDArray[np.uint64], int]:
+    """Of the tables that moves have, where that is ``wanted``: bit ``j % 64`` of ``[table, i, j // 64]`` says whether the stage
+    of units i .. j - 1 takes at most ``limit``; and how many stages were looked at."""
+    count, units, ends = seconds.shape
+    short, looked = np.zeros((count if wanted else 1, units, ends // 64 + 1), np.uint64), 0
+    used = np.zeros(count, np.bool_)
+    for table in tables.flat:
+        used[table] |= wanted and table >= 0
+    for table in range(count):
+        for i in range(units if used[table] else 0):
+            for j in range(i + 1, ends):
+                if not least[table, i, j] <= limit:
+                    break
+                looked += 1
+                short[table, i, j // 64] |= np.uint64(seconds[table, i, j] <= limit) << np.uint64(j % 64)
+    return short, looked
+
+
+@part
+def _count(
+    ahead: Floats, short: NDArray[np.uint64], came: NDArray[np.int32], number: int, value: Floats, way: NDArray[np.int32]
+) -> int:
+    """``_advance`` for the fewest stages: of the units behind which a stage may end (``short``, as of ``_within``) it looks at
+    those alone that as few stages have not reached."""
+    units, looked, fewest = len(short), 0, -1.0
+    reached = np.zeros(short.shape[1], np.uint64)  # by as few as that
+    for i in range(units):
+        if not ahead[i] < np.inf:
+            continue
+        if ahead[i] + 1.0 != fewest:
+            fewest, looked = ahead[i] + 1.0, looked + units
+            reached[:] = 0
+            for j in range(units + 1):
+                reached[j // 64] |= np.uint64(value[j] <= fewest) << np.uint64(j % 64)
+        for word in range(len(reached)):
+            new = short[i, word] & ~reached[word]
+            reached[word] |= new
+            j = 64 * word
+            while new:
+                if new & np.uint64(1):
+                    value[j], way[j, 0], way[j, 1], way[j, 2] = fewest, number, i, came[i]
+                new, j, looked = new >> np.uint64(1), j + 1, looked + 1
+    return looked
+
+
+@part
 def _advance(
     goal: int,
     limit: float,
@@ -243,12 +295,7 @@ def _advance(
             seconds = table[i, j]
             if not seconds <= limit:
                 continue
-            if goal == SLOWEST:
-                found = max(ahead[i], seconds)
-            elif goal == SUM:
-                found = ahead[i] + seconds
-            else:
-                found = ahead[i] + 1.0
+            found = max(ahead[i], seconds) if goal == SLOWEST else ahead[i] + seconds
             if found < value[j]:
                 value[j], way[j, 0], way[j, 1], way[j, 2] = found, number, i, came[i]
     return looked
