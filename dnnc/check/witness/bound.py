@@ -19,7 +19,8 @@ b, each stage has at least r(b) replicas. All replicas update their weights once
 added to the worth of the op that is the first to read a weight. They add up their gradients too, beside a last backward pass of
 B seconds: of S seconds of sums max(0, S - B) are left at least, so either none are counted, or S - B, which is a sum over ops.
 A period takes W over the k highest prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with
-S >= 1, each weight is updated once, and sums may be hidden: M W / L. Without a flush it is M periods in either form.
+S >= 1, each weight is updated once, and sums may be hidden: M W / L. Without a flush it is M periods in either form, and so
+it is of steps in another order than 1F1B, which fill the pipeline in other ways.
 
 *Tokens* of a decoder: a step of a group is a sample that makes as many as the group has sequences. What is proven is of plans
 with this batch alone.
@@ -35,6 +36,7 @@ from collections.abc import Mapping, Sequence
 
 from dnnc.check.witness.facts import Facts
 from ir.core.facets import Cost, Time
+from ir.core.module import Schedule
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
@@ -52,6 +54,7 @@ from passes.costs.op_time import (
     op_seconds,
 )
 from passes.graph.graph import reads
+from passes.timeline.families import DEFAULT
 
 ROUNDING = 1e-9
 """Relative: what a proven bound gives way for sums in another order."""
@@ -114,7 +117,8 @@ def _of_step(facts: Facts, record: Witness, prices: Mapping[str, float], every: 
         return 0.0
     if record.plans in (MESH, MESHES):
         return microbatches * _worth(mesh_seconds(facts), prices) / sum(every)
-    if not facts.plan.flush or _shares(facts):
+    schedule = facts.whole.first(Schedule)
+    if not facts.plan.flush or _shares(facts) or (schedule is not None and schedule.kind != DEFAULT):
         return microbatches * _worth(stage_seconds(facts), prices) / sum(every)
     least = math.inf
     fewest: dict[int, int] = {}  # by periods behind, the fewest replicas that have no more

@@ -84,6 +84,16 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "training in stages": (WIDE, "preset:cpu-2", (*TRAINING, "--stages", "2", "--replicas", "1", "--mesh", "none")),
     "training on replicas": (WIDE, "preset:h100x4", (*TRAINING, "--mesh", "none")),
     "gpipe": (WIDE, "preset:cpu-2", (*TRAINING, "--stages", "2", "--mesh", "none", "--schedule", "gpipe")),
+    "zb-h1": (
+        WIDE,
+        "preset:cpu-2",
+        (*TRAINING, "--microbatches", "2", "--stages", "2", "--mesh", "none", "--schedule", "zb-h1"),
+    ),
+    "zb-h2": (
+        WIDE,
+        "preset:cpu-2",
+        (*TRAINING, "--microbatches", "2", "--stages", "2", "--mesh", "none", "--schedule", "zb-h2"),
+    ),
     "training on a mesh": (WIDE, "preset:h100x4", (*TRAINING, "--mesh", "4")),
     "training in stages on meshes": (WIDE, "preset:h100x4", (*TRAINING, "--mesh", "2", "--stages", "2")),
 }
@@ -105,7 +115,7 @@ module @captured {opset.onnx = 20} {
   }
 }
 """
-COUNTED = CASES.keys() - {"gpipe", "training in stages on meshes"}
+COUNTED = CASES.keys() - {"gpipe", "zb-h1", "zb-h2", "training in stages on meshes"}
 
 
 def compiled(folder: Path, model: str, machines: str, *options: str) -> Path:
