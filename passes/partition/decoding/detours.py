@@ -1,9 +1,10 @@
 """What links between devices of unlike types cost at the borders of stages, beyond the best port of each type.
 
-What is made before a border and read behind it is taken to go from the stage before to the next. Between stages that have a
-type in common, devices of that type take the best link between two of them. All others take the best link from their type to
-any other, no faster than that of the worse end. So devices and links are told apart by type alone; ``place``, which
-knows them, has the last word, and the bound of a plan is of ports (``planned``).
+What is made before a border and read behind it is taken to go from the stage before to the next. Between stages of one type
+alone, devices take the best link between two of them: of a stage of several types some groups come from another type, and the
+slowest transfer counts. All others take the best link from their type to any other, no faster than that of the worse end. So
+devices and links are told apart by type alone; ``place``, which knows them, has the last word, and the bound of a plan is of
+ports (``planned``).
 
 Devices of a type behind the same shared links, as behind that of their host to the network, send one after the other.
 """
@@ -46,7 +47,7 @@ def detours_of(problems: Sequence[Problem], units: Sequence[Sequence[int]], topo
     some = [_representatives(kind, topology, net) for kind in kinds]
     inside = [_best(itertools.permutations(own, 2), net) for own in some]
     outside = [_best(itertools.product(own, [d for other in some if other is not own for d in other]), net) for own in some]
-    slower, later, links, open_to = [], [], [], []
+    slower, later, links, open_to, shut = [], [], [], [], []
     for kind, own in enumerate(inside):
         if own.bandwidth > 0:
             only = np.arange(len(kinds)) == kind
@@ -55,6 +56,7 @@ def detours_of(problems: Sequence[Problem], units: Sequence[Sequence[int]], topo
             later.append(np.array([one.latency - port.latency for one, port in zip(best, ports, strict=True)]))
             links.append(np.array([0.0 if number == kind else 1 / one.together for number, one in enumerate(best)]))
             open_to.append(only)
+            shut.append(~only)
     speeds = sorted({best.bandwidth for best in outside})
     speeds = speeds[-1 :: -max(1, math.ceil(len(speeds) / MOST_SPEEDS))]
     for speed in speeds:
@@ -65,13 +67,14 @@ def detours_of(problems: Sequence[Problem], units: Sequence[Sequence[int]], topo
         links.append(np.array([1 / best.together for best in outside]))
         counts_as = [min(other for other in speeds if other >= best.bandwidth) for best in outside]
         open_to.append(np.array([own >= speed for own in counts_as]))
+        shut.append(np.zeros(len(kinds), np.bool_))
     free = np.array([topology.type(kind.type).free_transfers for kind in kinds])
     per_byte, per_message, together = (np.where(free, 0.0, np.maximum(rows, 0.0)) for rows in (slower, later, links))
     if not (per_byte.any() or per_message.any() or together.any()):
         return None
     size, messages = (np.stack(values) for values in zip(*(_passing(problem, units) for problem in problems), strict=True))
     seconds = per_byte[None, :, :, None] * size[:, None, None, :] + per_message[None, :, :, None] * messages[:, None, None, :]
-    return Detours(seconds, together[None, :, :, None] * size[:, None, None, :], np.array(open_to))
+    return Detours(seconds, together[None, :, :, None] * size[:, None, None, :], np.array(open_to), np.array(shut))
 
 
 def _representatives(kind: Kind, topology: Topology, net: Network) -> list[Device]:

@@ -40,22 +40,28 @@ from passes.partition.layouts.problem.problem import Floats
 @dataclass(frozen=True)
 class Detours:
     """What a border between two stages costs beyond the best that each type can do. The border is on one of several *routes*:
-    one for each type that both stages have, and others between stages of unlike types, each as fast as the links of some type.
+    one for each type, between stages of that type alone, and others between any stages, each as fast as the links of some type.
     ``seconds[b, route, type, unit]``: more for a device, of a step of a group, where a stage begins or ends before ``unit``;
     ``links[..]``: of links that all devices of the type share; both 0 before the first unit and behind the last.
-    ``open[route, type]``: whether a stage with a device of the type may have a border on the route."""
+    ``open[route, type]``: whether a stage with a device of the type may have a border on the route, unless it has one of a type
+    that is ``shut[route, type]``."""
 
     seconds: Floats
     links: Floats
     open: NDArray[np.bool_]
+    shut: NDArray[np.bool_]
 
     def between(self, one: Sequence[int], other: Sequence[int], batch: int) -> int:
         """The route that costs stages of so many devices of each type least."""
-        used = np.array([one, other]) > 0
         kinds = [kind for kind, counts in enumerate(zip(one, other, strict=True)) if any(counts)]
-        allowed = np.flatnonzero(np.all(np.any(self.open[:, None, :] & used[None], axis=2), axis=1)).tolist()
+        allowed = np.flatnonzero(self.open_to(np.array([one, other])).all(axis=1)).tolist()
         cost = (self.seconds[batch] + self.links[batch])[:, kinds].sum(axis=(1, 2)).tolist()
         return int(min(allowed, key=lambda route: cost[route]))
+
+    def open_to(self, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """``[route, stage]``: whether stages may have a border on a route; ``stages[stage, type]``: devices of each type."""
+        used = stages > 0
+        return np.array(np.any(self.open[:, None] & used, axis=2) & ~np.any(self.shut[:, None] & used, axis=2), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,8 @@ class Decoding:
         if self.borders is not None and self.borders.detours is not None:
             return self.borders.detours
         none = np.zeros((len(self.batches), 1, len(self.counts), self.units + 1))
-        return Detours(none, none, np.ones((1, len(self.counts)), np.bool_))
+        every = np.ones((1, len(self.counts)), np.bool_)
+        return Detours(none, none, every, ~every)
 
     def least(self, values: Floats, low: int, high: int) -> Floats:
         """The least of ``values[b]`` per token, over the batches numbered ``low .. high``."""

@@ -107,7 +107,7 @@ class DecodingSearch(Anytime[DecodingPlan]):
         present = (self.vectors[self.blocks] > 0) @ (1 << np.arange(len(problem.counts)))
         self.kinds, kind_of = np.unique(present, return_inverse=True)
         self.kind_of = kind_of.astype(np.int64)
-        open_to = np.array(np.any(problem.detours.open[:, None, :] & (self.vectors[self.blocks] > 0)[None], axis=2), np.bool_)
+        open_to = problem.detours.open_to(self.vectors[self.blocks])
         self.devices = Devices(self.vectors, self.blocks, open_to, self.bundles)
         borders = float((self.devices.open.sum(axis=0, dtype=np.float64) ** 2).sum())  # pairs of them, of all blocks
         self.transitions = len(self.vectors) * borders * max(1, problem.stages) / 2

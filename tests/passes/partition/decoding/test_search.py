@@ -42,11 +42,12 @@ def with_borders(given: Decoding, seed: int) -> Decoding:
 
 
 def with_detours(given: Decoding, chance: np.random.Generator) -> Detours:
-    """Two routes between stages, of which devices of the first type alone take the first."""
+    """Two routes between stages, of which those of the first type alone take the first."""
     seconds, links = chance.uniform(0, 2, (2, len(given.batches), 2, len(given.counts), given.units + 1))
     for values in (seconds, links):
         values[..., 0] = values[..., -1] = 0.0
-    return Detours(seconds, links, np.array([np.arange(len(given.counts)) == 0, np.ones(len(given.counts), np.bool_)]))
+    first, every = np.arange(len(given.counts)) == 0, np.ones(len(given.counts), np.bool_)
+    return Detours(seconds, links, np.array([first, every]), np.array([~first, ~every]))
 
 
 def one_device(given: Decoding, number: int, kind: int, run: tuple[int, int], several: bool) -> tuple[float, float]:
@@ -71,7 +72,8 @@ def best_value(given: Decoding) -> float:
         for devices in assignments(len(ends), given.counts):
             if given.replicas and max(map(sum, devices)) > given.replicas:
                 continue
-            open_to = [[0, 1] if given.borders is not None and a[0] and b[0] else [-1] for a, b in pairwise(devices)]
+            alone = [stage[0] > 0 and not any(stage[1:]) for stage in devices]
+            open_to = [[0, 1] if given.borders is not None and a and b else [-1] for a, b in pairwise(alone)]
             for number, size in enumerate(given.batches):
                 for groups, routes in itertools.product(
                     range(given.groups[0], given.groups[1] + 1), itertools.product(*open_to)
