@@ -231,8 +231,8 @@ def _within(
     count, units, ends = seconds.shape
     short, looked = np.zeros((count if wanted else 1, units, ends // 64 + 1), np.uint64), 0
     used = np.zeros(count, np.bool_)
-    for table in tables.flat:
-        used[table] |= wanted and table >= 0
+    for number in tables.flat:
+        used[number] |= wanted and number >= 0  # -1: no table, and the last one for numpy, which stays as it is
     for table in range(count):
         for i in range(units if used[table] else 0):
             for j in range(i + 1, ends):
