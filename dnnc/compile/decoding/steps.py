@@ -41,7 +41,19 @@ from ir.core.types import UNKNOWN, Dim, TensorType, Type
 from passes.framework.base import Pass, PassContext
 from passes.graph.folding import expand
 from passes.prepare.canonicalize import CanonicalizePass
-from passes.prepare.states import GROUP_QUERY, RELATIVE, Pair, Role, StatesPass, array_of, cache_axis, caches, named, roles_of
+from passes.prepare.states import (
+    GROUP_QUERY,
+    RELATIVE,
+    Pair,
+    Role,
+    StatesPass,
+    array_of,
+    cache_axis,
+    caches,
+    named,
+    roles_of,
+    without_copies,
+)
 from passes.prepare.states.faults import CacheNotInPlace, NoCaches
 
 CHUNK = 64
@@ -151,13 +163,15 @@ def sized(options: CompileOptions, step: int = 1, read: Func | None = None) -> C
     func = read or load_step(options, DiagnosticSink()).entry
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
-    makers = {value.name: op for op in func.ops for value in op.results}
+    makers = {value.name: op for op in without_copies(func).ops for value in op.results}
     if pairs and all(pair.grows is None and cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
         for pair in pairs:
             if (maker := makers.get(f"%{pair.result}")) is not None and maker.name in SCATTERS:
                 reason = f"{maker.id} ({maker.name.removeprefix('onnx.')}) writes it, and TensorScatter alone is known to do so"
                 raise InvalidInput(CacheNotInPlace(pair.source, reason), where=maker.location.node or maker.id)
         raise InvalidInput(NoCaches(", ".join(pair.source for pair in pairs[:4])), where="--context")
+    if step != 1 and isinstance(tokens := next(iter(_shape(_ids(func, options))[1:]), step), int) and tokens != step:
+        raise InvalidInput(SizeFixed("the file", "tokens of a step", tokens, step), where="--context")
     _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})
@@ -179,7 +193,7 @@ def require_sizes(module: Module, options: CompileOptions, step: int = 1) -> Non
     if ids[1] == options.context != step and (stated := next((one for one in options.roles if one.endswith("=ids")), "")):
         raise InvalidInput(IdsOfCaches(stated.rpartition("=")[0], ids[1]), where=f"--role {stated}")
     results = {value.name[1:]: _shape(value.type) for value in func.results}
-    makers = {value.name[1:]: op for op in func.ops for value in op.results}
+    makers = {value.name[1:]: op for op in without_copies(func).ops for value in op.results}
     axes = {pair: cache_axis(pair, makers.get(pair.result)) for pair in _pairs(func, options)}
     lengths = [results[pair.result][axis] for pair, axis in axes.items() if axis is not None]
     sizes = [("tokens of a step", ids[1], step, "--context")]

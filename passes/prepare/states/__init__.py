@@ -20,14 +20,15 @@ tokens agree in both programs; ``masks`` states what is changed, and what is ref
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Module, Resource, State
+from ir.core.module import Func, Module, Resource, State
 from ir.core.names import unique
 from ir.core.ops import Op
-from ir.core.types import TensorType
+from ir.core.types import TensorType, Type
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import renamed as renamed_ops
@@ -62,7 +63,8 @@ class StatesPass(Pass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where no state is found, a named pair is none, or a cache cannot be kept in place."""
-        func = module.entry
+        func = without_copies(module.entry)
+        module = module.replace(module.entry, func)
         stated = named(func, self.pairs)
         sources = {pair.source for pair in stated}
         pairs = (*stated, *(pair for pair in caches(func) if pair.source not in sources))
@@ -107,6 +109,37 @@ def cache_axis(pair: Pair, maker: Op | None) -> int | None:
     return None
 
 
+def without_copies(func: Func) -> Func:
+    """The function without ops that hand on a value unchanged, but where that is an argument or has two names in the results.
+    ``canonicalize`` drops those, but for copies that are results."""
+    types = {value.name: value.type for value in (*func.args, *(value for op in func.ops for value in op.results))}
+    results = {value.name for value in func.results}
+    kept, names, stays = list[Op](), dict[str, str](), results | {arg.name for arg in func.args}
+    for op in func.ops:
+        given = op.operands[0] if op.operands else ""
+        while given in names:
+            given = names[given]
+        made = op.results[0].name if op.results else ""
+        if _hands_on(op, types) and made not in results:
+            names[made] = given
+        elif _hands_on(op, types) and given not in stays and given[:1] == "%":
+            names[given] = made
+        else:
+            kept.append(op)
+    for name in names:
+        while names[name] in names:
+            names[name] = names[names[name]]
+    return replace(func, ops=renamed_ops(kept, names)) if names else func
+
+
+def _hands_on(op: Op, types: Mapping[str, Type]) -> bool:
+    """Whether the one result is the operand: of no change, of one part, of the element type that it has."""
+    if op.name == "onnx.Cast":
+        given, made = types.get(op.operands[0]), op.results[0].type
+        return isinstance(given, TensorType) and isinstance(made, TensorType) and given.dtype is made.dtype
+    return op.name == "onnx.Identity" or (op.name == "onnx.Concat" and len(op.operands) == 1)
+
+
 def _continues(maker: Op, pair: Pair) -> bool:
     """Whether the past keys, or values, of an attention are the source, and its result of these the result of ``pair``. Raises
     InvalidInput where it reads the source otherwise."""
@@ -147,4 +180,5 @@ __all__ = [
     "named",
     "recurrent",
     "roles_of",
+    "without_copies",
 ]

@@ -100,6 +100,10 @@ BOTH = """minus = Neg (query)
     present_key = Concat <axis = 3> (past_key, new)
     own_keys = Gather <axis = 1> (present_key, zero)
     own_values = Gather <axis = 1> (present_key, one)"""
+COPIED = """given = Identity (past_key)
+    alone = Concat <axis = 2> (given)
+    joined = Concat <axis = 2> (alone, query)
+    present_key = Cast <to = 1> (joined)"""
 FROM_TWO = f"""{NUMBERS}
     shifted = Add (numbers, two)
     place = Gather (places, shifted)
@@ -172,8 +176,16 @@ def test_steps_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
             **{"past": "batch, 2, 1, past, 4", "present": "batch, 2, 1, total, 4", "place": "three"},
             **{"cache": BOTH, "attention": OF_BOTH},
         },
+        {"cache": COPIED, "attention": UNBIASED},
     ],
-    ids=["positions beside a window", "positions for each sequence", "a causal mask alone", "no mask and no positions", "both"],
+    ids=[
+        "positions beside a window",
+        "positions for each sequence",
+        "a causal mask alone",
+        "no mask and no positions",
+        "both",
+        "a cache that ops hand on",
+    ],
 )
 def test_steps_and_chunks_compute_the_file(parts: dict[str, str], tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", ids="int32", **parts)
@@ -184,6 +196,23 @@ def test_steps_and_chunks_compute_the_file(parts: dict[str, str], tmp_path: Path
     compile_model(options, sink=sink)
     assert not sink.diagnostics
     assert_computed(tmp_path, [3, 3, 1, 1])
+
+
+def test_a_file_of_one_token_a_step_has_no_prompt_program(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", token=LEARNED, window=WINDOW, attention=UNBIASED)
+    model = onnx.load(tmp_path / "m.onnx")
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[1].dim_value = 1
+    onnx.save(model, tmp_path / "one.onnx")
+    for chunk in (None, 3):
+        options = CompileOptions(
+            str(tmp_path / "one.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=CONTEXT, batch=BATCH, chunk=chunk
+        )
+        sink = DiagnosticSink()
+        compile_model(options, sink=sink)
+        assert [one.code for one in sink.diagnostics] == ["W1046"]
+        assert "the file fixes the tokens of a step to 1" in sink.diagnostics[0].message
+    assert_computed(tmp_path, [1] * CONTEXT)
 
 
 def test_a_window_of_a_chunk_that_is_too_large_to_be_judged_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
