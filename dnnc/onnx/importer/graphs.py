@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
@@ -64,6 +65,36 @@ def take_caches(graph: GraphProto) -> bool:
     graph.node.extend(nodes)
     graph.output.extend(results)
     return True
+
+
+def part_averages(graph: GraphProto) -> None:
+    """Gives each node an initializer of its own where one stands for running averages and for something else: exporters store
+    equal tensors once, such as the zeros and ones that a new BatchNormalization begins with, and training moves an average.
+    Nodes of one module, whose scale, bias and averages are all the same, keep one."""
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    places: dict[str, list[tuple[NodeProto, int]]] = {}
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name in stored:
+                places.setdefault(name, []).append((node, place))
+    taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)} | stored.keys()
+    parts: list[tuple[list[tuple[NodeProto, int]], str]] = []
+    for name, found in places.items():
+        averages = [node.op_type == "BatchNormalization" and not node.domain and place > 2 for node, place in found]
+        if any(averages):
+            groups: dict[object, list[tuple[NodeProto, int]]] = {}
+            for _, (node, place) in sorted(zip(averages, found, strict=True), key=lambda one: one[0]):
+                key = (*(node.input[1:5] if all(averages) else [id(node)]), place)
+                groups.setdefault(key, []).append((node, place))
+            parts += [(group, name) for group in [*groups.values()][1:]]
+    for group, name in parts:
+        number = next(n for n in count(1) if f"{name}.{n}" not in taken)
+        taken.add(own := f"{name}.{number}")
+        copy = graph.initializer.add()
+        copy.CopyFrom(stored[name])
+        copy.name = own
+        for node, place in group:
+            node.input[place] = own
 
 
 def all_nodes_of(node: NodeProto) -> Iterator[NodeProto]:

@@ -35,7 +35,7 @@ from dnnc.onnx.importer.faults import (
     TrainingMetadataInvalid,
 )
 from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions
-from dnnc.onnx.importer.graphs import graphs, subgraphs, take_caches
+from dnnc.onnx.importer.graphs import graphs, part_averages, subgraphs, take_caches
 from dnnc.onnx.importer.inference.claims import refuse_defaults
 from dnnc.onnx.importer.inference.faults import UnknownRanks
 from dnnc.onnx.importer.inference.shapes import infer_shapes
@@ -116,6 +116,7 @@ def import_proto(
     check_model(model, where, sink)
     if model.training_info:
         sink.warn(TrainingInfoIgnored(), where=where)
+    part_averages(model.graph)
     taken = caches and take_caches(model.graph)
     name_input_dims(model)
     ports = Ports(model)
