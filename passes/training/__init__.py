@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -33,7 +34,7 @@ from ir.core.facets import SYNCS, OptimizerState, Sync, with_facet
 from ir.core.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.core.names import unique
 from ir.core.ops import Op, Value
-from ir.core.types import DType, TensorType, type_bytes
+from ir.core.types import DType, TensorType, Type, type_bytes
 from ir.ops.grads import BATCH_NORMALIZATION, DETACH, UNBIASED
 from ir.ops.loss_scale import LossScale
 from ir.ops.opdefs import module_opsets
@@ -46,7 +47,14 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.graph.graph import describe, listing, live_ops, reads, used_symbols
 from passes.training.dropout import with_draws
-from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
+from passes.training.faults import (
+    AveragesNoWeights,
+    EpsilonIsZero,
+    GlobMatchesNothing,
+    NothingTrains,
+    OldBatchNormalization,
+    SharedVectors,
+)
 from passes.training.groups import Group, numbers_of_group
 from passes.training.losses import with_loss
 from passes.training.stated import is_frozen, with_stated
@@ -62,9 +70,11 @@ _NONE = slice(0, 0)
 _NEVER_TRAINED = {
     BATCH_NORMALIZATION: slice(3, 5),
     "onnx.NegativeLogLikelihoodLoss": slice(2, 3),
+    "onnx.Resize": slice(1, 3),
     "onnx.SoftmaxCrossEntropyLoss": slice(2, 3),
+    "onnx.Upsample": slice(1, 2),
 }
-"""Operands that are no parameters in torch: running averages, and the weights of classes."""
+"""Operands that are no parameters in torch: running averages, the weights of classes, regions and scales."""
 _BUFFERS = re.compile(r".*\binv_freq")
 """Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
 
@@ -190,6 +200,10 @@ class TrainingPass(Pass):
         narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
         if narrow and "epsilon" in DEFAULTS[self.optimizer]:
             context.sink.warn(EpsilonIsZero(self.optimizer, listing(narrow)), where="--optimizer")
+        read = Counter(name for op in module.entry.ops for name in op.operands)
+        shared = [r.name for r in floats if r.name in chosen and read[r.name] > 1 and _is_vector(r.type)]
+        if guessed and shared:
+            context.sink.warn(SharedVectors(len(shared), listing(shared)), where=module.name)
         symbols: list[Symbol] = [
             self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol
             for symbol in module.symbols
@@ -239,6 +253,11 @@ class TrainingPass(Pass):
         numbers = numbers_of_group(resource, map(Group.parse, self.groups), no_decay=self.no_decay)
         facets = with_facet(resource.facets, OptimizerState(self.optimizer, size, **numbers))
         return replace(resource, facets=facets if self.sync == SYNCS[0] else with_facet(facets, Sync(self.sync)))
+
+
+def _is_vector(type_: Type) -> bool:
+    """Whether a weight is a bias, or a scale, of several elements."""
+    return isinstance(type_, TensorType) and len(type_.shape or ()) == 1 and type_.elements != 1
 
 
 def _averaged(op: Op) -> TensorType:

@@ -47,6 +47,18 @@ class GlobMatchesNothing(Fault, code="E3505"):
     weights: str
 
 
+class SharedVectors(Fault, code="W3506"):
+    """Several ops read one weight of one dimension, which so trains as one. Few models mean that; exporters store equal tensors
+    once, such as the zeros and ones that biases and scales begin with."""
+
+    message = "{count} weights of one dimension train as one for all ops that read them: {weights}"
+    hint = (
+        "if an exporter stored equal biases or scales once, export them apart: dnnc.from_torch, or optimize=False in torch.onnx"
+    )
+    count: int
+    weights: str
+
+
 class MaskIsRead(Fault, code="E3510"):
     """A training step draws the mask of a dropout itself; here an op reads the mask that the model's own dropout returns."""
 

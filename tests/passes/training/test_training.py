@@ -92,3 +92,49 @@ def test_gradients_are_added_up_as_asked() -> None:
         assert tuple(facet for facet in after.resources["@w"].facets if isinstance(facet, Sync)) == wanted
     with pytest.raises(ValueError, match="sync is all_reduce or reduce_scatter or sfb or ps or auto, not 'ring'"):
         TrainingPass(loss="cross-entropy:y", sync="ring")
+
+
+SHARED = """module @m {opset.onnx = 20%s} {
+  resource @one : tensor<4xf32> = random(normal, seed = 1)
+  resource @w : tensor<4x4xf32> = random(normal, seed = 2)
+  func @main(%%x : tensor<3x4xf32>) -> (%%y : tensor<3x4xf32>) {
+    %%a = onnx.LayerNormalization(%%x, @one) : tensor<3x4xf32>
+    %%b = onnx.MatMul(%%a, @w) : tensor<3x4xf32>
+    %%c = onnx.MatMul(%%b, @w) : tensor<3x4xf32>
+    %%y = onnx.LayerNormalization(%%c, %s) : tensor<3x4xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("producer", "scale", "warned"),
+    [("", "@one", True), ("", "%x0", False), (', producer = "dnnc.from_torch pytorch 2.9"', "@one", False)],
+)
+def test_vectors_that_several_ops_read_are_told(producer: str, scale: str, warned: bool) -> None:
+    """An exporter may have stored equal ones once; matrices are shared on purpose."""
+    text = SHARED % (producer, scale)
+    if scale != "@one":
+        text = text.replace("%x :", "%x0 : tensor<4xf32>, %x :")
+    context = PassContext(dialects=DIALECTS)
+    TrainingPass(loss="mse:y").run(ir.load_module(text, dialects=DIALECTS), context)
+    told = [str(one) for one in context.sink.diagnostics]
+    assert ["1 weights of one dimension train as one" in one and "@one" in one for one in told] == [True] * warned
+
+
+def test_scales_of_a_resize_are_not_trained() -> None:
+    module = ir.load_module(
+        """module @m {opset.onnx = 18} {
+  resource @w : tensor<1x4xf32> = random(normal, seed = 1)
+  resource @scales : tensor<2xf32> = inline([1.0, 2.0])
+  func @main(%x : tensor<3x4xf32>) -> (%y : tensor<3x8xf32>) {
+    %a = onnx.Mul(%x, @w) : tensor<3x4xf32>
+    %y = onnx.Resize(%a, _, @scales) : tensor<3x8xf32>
+  }
+}
+""",
+        dialects=DIALECTS,
+    )
+    after = TrainingPass(loss="mse:y").run(module, PassContext(dialects=DIALECTS))
+    trained = [r.name for r in after.of_type(Resource) if any(isinstance(facet, OptimizerState) for facet in r.facets)]
+    assert trained == ["@w"]
