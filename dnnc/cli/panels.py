@@ -122,6 +122,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "whatif": (
         ("Most used", ("--topology", "--add", "--rows", "--dim", "--objective")),
         ("The plans", ("--stages", "--mesh", "--replicas", "--microbatches", "--time-limit")),
+        ("What stays from step to step", ("--context", "--batch", "--groups")),
         ("What is read", ("--limit",)),
         _OUTPUT,
     ),

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dnnc.compile.context import pass_context, with_topology
-from dnnc.compile.driver import sets_of_devices
+from dnnc.compile.driver import plan_model, sets_of_devices
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.load import is_profiled
 from dnnc.compile.options import PROGRAM_PASSES, build_pipeline, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
+from dnnc.report.plan import groups_of_bound
 from dnnc.study.faults import CoresShared, TooManyDevices
 from dnnc.study.subsets import parts, with_more
 from dnnc.study.subsets import restricted as without_others
@@ -47,8 +48,9 @@ Progress = Callable[[str, float | None], None]
 @dataclass(frozen=True, slots=True)
 class PlanOnPart:
     """The plan on some devices. ``devices``: of the topology of this row; ``added``: those that are new; ``kind``: of the plan,
-    in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf if nothing fits. ``why``: the reason for no
-    plan, or for no search of its own. ``added_type``: number and type of the added devices."""
+    in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf if nothing fits; a bound of 0: none of all
+    plans is known. ``why``: the reason for no plan, or for no search of its own. ``added_type``: number and type of the added
+    devices."""
 
     devices: Part
     kind: str = ""
@@ -140,7 +142,8 @@ class _Search:
             row = PlanOnPart(devices, bound=math.inf if error.proven else error.bound, why=error.diagnostics[0].message)
         else:
             used = {name for stage in plan.stages for name in stage.devices}
-            bound = max(plan.bound, self.bound) if shared else plan.bound
+            of_all = 0.0 if groups_of_bound(plan) else plan.bound
+            bound = max(of_all, self.bound) if shared else of_all
             row = PlanOnPart(devices, kind_text(plan), plan.value, bound, tuple(name for name in devices if name in used))
         if fewer is not None and fewer.value < row.value:
             bound = min(row.bound, fewer.value)
@@ -157,12 +160,16 @@ class _Search:
 
     def bounds_parts(self, topology: Topology) -> bool:
         """Whether every plan on a subset of the devices is among the plans that are searched on all of them."""
+        if self.options.context is not None:  # batch and groups are chosen anew for each set
+            return False
         pipeline = build_pipeline(self.options, profiled=self.profiled)
         meshes = any(getattr(step, "mesh", NO_MESH) != NO_MESH for step in pipeline)
         alike = len(device_classes(topology)) == 1 and not sets_of_devices(pipeline, topology)
         return self.may_idle and (alike or not meshes)
 
     def _planned(self, topology: Topology, sink: DiagnosticSink) -> Plan:
+        if self.options.context is not None:
+            return plan_model(self.options, machines=topology, sink=sink).plan
         limit = math.inf if self.options.time_limit is None else self.options.time_limit
         context, pipeline = pass_context(sink, clock=limit), build_pipeline(self.options, profiled=self.profiled)
         module = with_topology(self.module, topology, () if self.profiled else pipeline)

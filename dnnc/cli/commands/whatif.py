@@ -46,6 +46,9 @@ def whatif(
     mesh: planned.Mesh = None,
     replicas: planned.Replicas = None,
     microbatches: planned.Microbatches = None,
+    context: planned.Context = None,
+    batch: planned.Batch = None,
+    groups: planned.Groups = None,
     time_limit: Annotated[
         float | None,
         opt.time_limit(
@@ -92,7 +95,8 @@ def _added(text: str) -> tuple[str, int]:
 
 def whatif_json(result: WhatIf, model: str, topology: str) -> dict[str, Any]:
     """``--json``: ``rows`` are sets of the devices, the last one all of them; ``more`` has devices added. ``value`` and
-    ``bound`` in seconds, null for infinite; ``factor``: how many times as fast as all devices as they are."""
+    ``bound`` in seconds, null for infinite, 0 for a bound that is not known; ``factor``: how many times as fast as all devices
+    as they are."""
 
     def rows(every: Any) -> list[dict[str, Any]]:
         return [{**asdict(row), "factor": result.factor(row)} for row in every]
@@ -120,7 +124,7 @@ def _print(result: WhatIf) -> None:
                 label,
                 row.kind or "no plan",
                 seconds_text(row.value) if fits else "-",
-                seconds_text(row.bound) if fits else "-",
+                seconds_text(row.bound) if fits and row.bound else "-",
                 ratio_text(result.factor(row)) if fits else "-",
             )
         )
