@@ -161,3 +161,10 @@ class NotArguments(Fault, code="E1519"):
         "found example arguments of type {kind}; expected a tensor, a sequence of arguments, or a mapping from their names"
     )
     kind: str
+
+
+class OtherArguments(Fault, code="E1520"):
+    """The example arguments of a module are not those of its forward: too many, too few, or of another name."""
+
+    message = "its forward has other arguments: {reason}"
+    reason: str

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, Difference, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported, without_noise
-from dnnc.engines.torch.module.faults import NotArguments, OtherModel
+from dnnc.engines.torch.module.faults import NotArguments, OtherArguments, OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
@@ -61,6 +61,10 @@ def from_torch(
     one = isinstance(example_inputs, torch.Tensor)
     kwargs = _in_order(module, example_inputs) if isinstance(example_inputs, Mapping) else {}
     args = (example_inputs,) if one else () if isinstance(example_inputs, Mapping) else tuple(example_inputs)
+    try:
+        inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(OtherArguments(str(error)), where=type(module).__name__) from None
     with restored():
         made = exported(module, args, kwargs, dynamic_shapes=dynamic_shapes, dropout=dropout)
         refuse_draws(module, lambda: _called(module, args, kwargs))  # behind the export, which refuses what changes weights

@@ -511,3 +511,12 @@ def test_example_arguments_are_a_tensor_a_sequence_or_a_mapping(tmp_path: Path) 
         with pytest.raises(UsageError, match=rf"Linear: error.E1519.: found example arguments of type {type(other).__name__};"):
             dnnc.from_torch(module, other, tmp_path / "m.onnx")
     assert dnnc.from_torch(module, torch.zeros(2, 4), tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [((), "missing a required argument: 'input'"), ((1, 2), "too many positional arguments"), ({"x": 1}, "missing a required")],
+)
+def test_example_arguments_are_those_of_forward(given: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"Linear: error.E1520.: its forward has other arguments: {reason}"):
+        dnnc.from_torch(nn.Linear(2, 2), given, tmp_path / "m.onnx")
