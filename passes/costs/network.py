@@ -8,8 +8,9 @@ and hosts forward like switches do: what they forward costs them nothing here.
 *Media.* What crosses a link at once shares its bandwidth. A link is one medium where it is half-duplex, or shared with more
 than two ends (a bus); one for each direction where it has two ends; and one into and one out of each end where it has more and
 is not shared (a crossbar). Of a link that is not shared, what is at the sender's or receiver's own end is its port, which the
-model below counts, unless routes of others pass that device; a cable between two devices is a medium. This is the one rule for
-what shares a link: collectives of a mesh, transfers between stages, placements and the simulator all ask ``Path.media``.
+model below counts; it is a medium where routes of others pass that device, too, and cross the link as well. A cable between two
+devices is a medium. This is the one rule for what shares a link: collectives of a mesh, transfers between stages, placements
+and the simulator all ask ``Path.media``.
 
 *Port model* (the objective of ``partition``): a device pays ``latency + bytes / bandwidth`` of its port for each tensor that it
 sends or receives. ``Port`` holds the least latency and the greatest bandwidth over all routes from and to the device, so no
@@ -26,6 +27,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -167,12 +169,14 @@ class Network:
 
     @property
     def passed(self) -> frozenset[str]:
-        """Devices that routes between others pass, and those that can be exchanged with these."""
+        """Devices that routes between others pass, or would if none were stated, and those that can be exchanged with them."""
         if self._passed is None:
             several = any(len(self._at.get(name, ())) > 1 for name in self._devices)
+            # Of devices that can be exchanged the first is looked at; of others names of links may decide otherwise.
             found = {point for names in self.classes for point in self._between(names[0])} if several else set()
             for (source, target), links in self._explicit.items():
-                found.update(point for _, point, _ in self._follow(source, target, links)[1:])
+                with suppress(Unreachable):  # told where that route is asked for
+                    found.update(point for _, point, _ in self._follow(source, target, links)[1:])
             self._passed = frozenset(name for names in self.classes if found.intersection(names) for name in names)
         return self._passed
 

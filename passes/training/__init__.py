@@ -200,10 +200,10 @@ class TrainingPass(Pass):
         narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
         if narrow and "epsilon" in DEFAULTS[self.optimizer]:
             context.sink.warn(EpsilonIsZero(self.optimizer, listing(narrow)), where="--optimizer")
-        read = Counter(name for op in module.entry.ops for name in op.operands)
+        read = Counter(name for op in module.entry.ops for name in set(op.operands))
         shared = [r.name for r in floats if r.name in chosen and read[r.name] > 1 and _is_vector(r.type)]
         if guessed and shared:
-            context.sink.warn(SharedVectors(len(shared), listing(shared)), where=module.name)
+            context.sink.warn(SharedVectors(listing(shared)), where=module.name)
         symbols: list[Symbol] = [
             self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol
             for symbol in module.symbols

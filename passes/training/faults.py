@@ -51,11 +51,10 @@ class SharedVectors(Fault, code="W3506"):
     """Several ops read one weight of one dimension, which so trains as one. Few models mean that; exporters store equal tensors
     once, such as the zeros and ones that biases and scales begin with."""
 
-    message = "{count} weights of one dimension train as one for all ops that read them: {weights}"
+    message = "several ops read one vector, which trains as one weight: {weights}"
     hint = (
         "if an exporter stored equal biases or scales once, export them apart: dnnc.from_torch, or optimize=False in torch.onnx"
     )
-    count: int
     weights: str
 
 

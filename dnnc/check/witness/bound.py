@@ -19,8 +19,8 @@ b, each stage has at least r(b) replicas. All replicas update their weights once
 added to the worth of the op that is the first to read a weight. They add up their gradients too, beside a last backward pass of
 B seconds: of S seconds of sums max(0, S - B) are left at least, so either none are counted, or S - B, which is a sum over ops.
 A period takes W over the k highest prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with
-S >= 1, each weight is updated once, and sums may be hidden: M W / L. Without a flush it is M periods in either form, and so
-it is of steps in another order than 1F1B, which fill the pipeline in other ways.
+S >= 1, each weight is updated once, and sums may be hidden: M W / L. So it is in either form without a flush, where a step
+takes M periods, and in other orders of work than 1F1B: how their rows fill a pipeline of unlike stages no formula tells.
 
 *Tokens* of a decoder: a step of a group is a sample that makes as many as the group has sequences. What is proven is of plans
 with this batch alone.

@@ -160,10 +160,10 @@ def sized(options: CompileOptions, step: int = 1, read: Func | None = None) -> C
         sizes = {"context": context, length: step} | ({} if options.batch is None else {"batch": options.batch})
         parts = [part for part in options.model.split(",") if part.partition("=")[0] not in sizes]
         return replace(options, model=",".join([*parts, *(f"{key}={size}" for key, size in sizes.items())]))
-    func = read or load_step(options, DiagnosticSink()).entry
+    func = without_copies(read or load_step(options, DiagnosticSink()).entry)
     pairs = _pairs(func, options)
     roles = roles_of(func, {pair.source for pair in pairs}, options.roles)
-    makers = {value.name: op for op in without_copies(func).ops for value in op.results}
+    makers = {value.name: op for op in func.ops for value in op.results}
     if pairs and all(pair.grows is None and cache_axis(pair, makers.get(f"%{pair.result}")) is None for pair in pairs):
         for pair in pairs:
             if (maker := makers.get(f"%{pair.result}")) is not None and maker.name in SCATTERS:

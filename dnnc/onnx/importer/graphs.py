@@ -68,24 +68,28 @@ def take_caches(graph: GraphProto) -> bool:
 
 
 def part_averages(graph: GraphProto) -> None:
-    """Gives each node an initializer of its own where one stands for running averages and for something else: exporters store
+    """Gives each reader an initializer of its own where one stands for running averages and for other weights: exporters store
     equal tensors once, such as the zeros and ones that a new BatchNormalization begins with, and training moves an average.
-    Nodes of one module, whose scale, bias and averages are all the same, keep one."""
+    Which weights were one cannot be told then. An average that two nodes have in common stays so where all four of their
+    tensors are the same: they are one module. Nodes of inner graphs keep what they read."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     places: dict[str, list[tuple[NodeProto, int]]] = {}
     for node in graph.node:
         for place, name in enumerate(node.input):
             if name in stored:
                 places.setdefault(name, []).append((node, place))
+    kinds = {name: {_is_average(*one) for one in found} for name, found in places.items()}
+    mixed = {name for name, kind in kinds.items() if len(kind) > 1}
     taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)} | stored.keys()
+    taken |= {value.name for value in graph.input}
     parts: list[tuple[list[tuple[NodeProto, int]], str]] = []
     for name, found in places.items():
-        averages = [node.op_type == "BatchNormalization" and not node.domain and place > 2 for node, place in found]
-        if any(averages):
-            groups: dict[object, list[tuple[NodeProto, int]]] = {}
-            for _, (node, place) in sorted(zip(averages, found, strict=True), key=lambda one: one[0]):
-                key = (*(node.input[1:5] if all(averages) else [id(node)]), place)
-                groups.setdefault(key, []).append((node, place))
+        groups: dict[object, list[tuple[NodeProto, int]]] = {}
+        for node, place in sorted(found, key=lambda one: _is_average(*one)):
+            module = tuple(node.input[1:5])
+            apart = name in mixed or bool(mixed.intersection(module))
+            groups.setdefault((id(node) if apart else module, place), []).append((node, place))
+        if True in kinds[name]:
             parts += [(group, name) for group in [*groups.values()][1:]]
     for group, name in parts:
         number = next(n for n in count(1) if f"{name}.{n}" not in taken)
@@ -95,6 +99,10 @@ def part_averages(graph: GraphProto) -> None:
         copy.name = own
         for node, place in group:
             node.input[place] = own
+
+
+def _is_average(node: NodeProto, place: int) -> bool:
+    return node.op_type == "BatchNormalization" and not node.domain and place > 2
 
 
 def all_nodes_of(node: NodeProto) -> Iterator[NodeProto]:

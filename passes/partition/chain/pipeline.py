@@ -70,7 +70,7 @@ class StageRun:
 
 class Interval(NamedTuple):
     """Plans whose slowest stage takes more than ``low`` seconds and at most ``high`` have ``few`` stages at least.
-    ``is_counted``: whether a plan with the tables of today has so few."""
+    ``is_counted``: whether to count these again would tell no more."""
 
     low: float
     high: float

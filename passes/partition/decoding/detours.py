@@ -47,16 +47,14 @@ def detours_of(problems: Sequence[Problem], units: Sequence[Sequence[int]], topo
     some = [_representatives(kind, topology, net) for kind in kinds]
     inside = [_best(itertools.permutations(own, 2), net) for own in some]
     outside = [_best(itertools.product(own, [d for other in some if other is not own for d in other]), net) for own in some]
-    slower, later, links, open_to, shut = [], [], [], [], []
-    for kind, own in enumerate(inside):
+    slower, later, links, open_to = [], [], [], []
+    for kind, (own, port) in enumerate(zip(inside, ports, strict=True)):
         if own.bandwidth > 0:
-            only = np.arange(len(kinds)) == kind
-            best = [own if number == kind else other for number, other in enumerate(outside)]
-            slower.append(np.array([1 / one.bandwidth - 1 / port.bandwidth for one, port in zip(best, ports, strict=True)]))
-            later.append(np.array([one.latency - port.latency for one, port in zip(best, ports, strict=True)]))
-            links.append(np.array([0.0 if number == kind else 1 / one.together for number, one in enumerate(best)]))
-            open_to.append(only)
-            shut.append(~only)
+            slower.append(np.full(len(kinds), 1 / own.bandwidth - 1 / port.bandwidth))
+            later.append(np.full(len(kinds), own.latency - port.latency))
+            links.append(np.zeros(len(kinds)))
+            open_to.append(np.arange(len(kinds)) == kind)
+    alone = len(open_to)
     speeds = sorted({best.bandwidth for best in outside})
     speeds = speeds[-1 :: -max(1, math.ceil(len(speeds) / MOST_SPEEDS))]
     for speed in speeds:
@@ -67,14 +65,13 @@ def detours_of(problems: Sequence[Problem], units: Sequence[Sequence[int]], topo
         links.append(np.array([1 / best.together for best in outside]))
         counts_as = [min(other for other in speeds if other >= best.bandwidth) for best in outside]
         open_to.append(np.array([own >= speed for own in counts_as]))
-        shut.append(np.zeros(len(kinds), np.bool_))
     free = np.array([topology.type(kind.type).free_transfers for kind in kinds])
     per_byte, per_message, together = (np.where(free, 0.0, np.maximum(rows, 0.0)) for rows in (slower, later, links))
     if not (per_byte.any() or per_message.any() or together.any()):
         return None
     size, messages = (np.stack(values) for values in zip(*(_passing(problem, units) for problem in problems), strict=True))
     seconds = per_byte[None, :, :, None] * size[:, None, None, :] + per_message[None, :, :, None] * messages[:, None, None, :]
-    return Detours(seconds, together[None, :, :, None] * size[:, None, None, :], np.array(open_to), np.array(shut))
+    return Detours(seconds, together[None, :, :, None] * size[:, None, None, :], np.array(open_to), alone)
 
 
 def _representatives(kind: Kind, topology: Topology, net: Network) -> list[Device]:

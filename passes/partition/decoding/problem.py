@@ -43,13 +43,13 @@ class Detours:
     one for each type, between stages of that type alone, and others between any stages, each as fast as the links of some type.
     ``seconds[b, route, type, unit]``: more for a device, of a step of a group, where a stage begins or ends before ``unit``;
     ``links[..]``: of links that all devices of the type share; both 0 before the first unit and behind the last.
-    ``open[route, type]``: whether a stage with a device of the type may have a border on the route, unless it has one of a type
-    that is ``shut[route, type]``."""
+    ``open[route, type]``: whether a stage with a device of the type may have a border on the route; on the first ``alone`` of
+    them, only if it has no device of another type."""
 
     seconds: Floats
     links: Floats
     open: NDArray[np.bool_]
-    shut: NDArray[np.bool_]
+    alone: int
 
     def between(self, one: Sequence[int], other: Sequence[int], batch: int) -> int:
         """The route that costs stages of so many devices of each type least."""
@@ -61,7 +61,9 @@ class Detours:
     def open_to(self, stages: NDArray[np.int64]) -> NDArray[np.bool_]:
         """``[route, stage]``: whether stages may have a border on a route; ``stages[stage, type]``: devices of each type."""
         used = stages > 0
-        return np.array(np.any(self.open[:, None] & used, axis=2) & ~np.any(self.shut[:, None] & used, axis=2), np.bool_)
+        found = np.array(np.any(self.open[:, None] & used, axis=2), np.bool_)
+        found[: self.alone] &= ~np.any(~self.open[: self.alone, None] & used, axis=2)
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,7 @@ class Decoding:
         if self.borders is not None and self.borders.detours is not None:
             return self.borders.detours
         none = np.zeros((len(self.batches), 1, len(self.counts), self.units + 1))
-        every = np.ones((1, len(self.counts)), np.bool_)
-        return Detours(none, none, every, ~every)
+        return Detours(none, none, np.ones((1, len(self.counts)), np.bool_), 0)
 
     def least(self, values: Floats, low: int, high: int) -> Floats:
         """The least of ``values[b]`` per token, over the batches numbered ``low .. high``."""

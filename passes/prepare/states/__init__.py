@@ -110,8 +110,8 @@ def cache_axis(pair: Pair, maker: Op | None) -> int | None:
 
 
 def without_copies(func: Func) -> Func:
-    """The function without ops that hand on a value unchanged, but where that is an argument or has two names in the results.
-    ``canonicalize`` drops those, but for copies that are results."""
+    """The function without ops that hand on a value unchanged. Kept are copies of arguments and resources that are results, and
+    second copies of one value that are; ``canonicalize`` keeps all copies that are results."""
     types = {value.name: value.type for value in (*func.args, *(value for op in func.ops for value in op.results))}
     results = {value.name for value in func.results}
     kept, names, stays = list[Op](), dict[str, str](), results | {arg.name for arg in func.args}

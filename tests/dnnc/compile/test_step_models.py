@@ -16,6 +16,7 @@ from dnnc.onnx.elements import Array
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from passes.prepare.canonicalize import CanonicalizePass
 from tests.dnnc.compile.test_decoding import opened
+from tests.dnnc.onnx.microsoft_models import decoder
 
 WORDS, WIDTH, CONTEXT, BATCH = 11, 4, 8, 2
 MODEL = """
@@ -196,6 +197,23 @@ def test_steps_and_chunks_compute_the_file(parts: dict[str, str], tmp_path: Path
     compile_model(options, sink=sink)
     assert not sink.diagnostics
     assert_computed(tmp_path, [3, 3, 1, 1])
+
+
+def test_a_cache_that_an_attention_writes_may_be_copied_behind_it(tmp_path: Path) -> None:
+    model = decoder(layers=1)
+    (attention,) = (node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    for place in (1, 2):
+        result = attention.output[place]
+        attention.output[place] = f"{result}.made"
+        model.graph.node.append(onnx.helper.make_node("Identity", [f"{result}.made"], [result]))
+    onnx.save(model, tmp_path / "m.onnx")
+    options = CompileOptions(
+        str(tmp_path / "m.onnx"), "preset:cpu-1", tmp_path / "b", report=False, context=16, batch=2, plan_only=True
+    )
+    sink = DiagnosticSink()
+    module = compile_model(options, sink=sink).module
+    assert not sink.diagnostics
+    assert [state.axis for state in module.states.values()] == [2, 2]
 
 
 def test_a_file_of_one_token_a_step_has_no_prompt_program(tmp_path: Path) -> None:

@@ -576,6 +576,8 @@ def test_running_averages_are_apart_from_weights_that_an_exporter_stored_with_th
     merged = normalised(tmp_path, ("one", "zero", "zero", "one"), ("one", "zero", "zero", "one"))
     assert len({*merged[0], *merged[1]}) == 8
     assert merged[0][:2] == ("@one", "@zero")
+    merged = normalised(tmp_path, ("zero", "zero", "zero", "one"), ("zero", "zero", "zero", "one"))
+    assert len({*merged[0], *merged[1]}) == 8
     assert normalised(tmp_path, ("o", "z", "z2", "o2"), ("o3", "z3", "z4", "o4")) == [
         ("@o", "@z", "@z2", "@o2"),
         ("@o3", "@z3", "@z4", "@o4"),

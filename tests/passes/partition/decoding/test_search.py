@@ -47,7 +47,7 @@ def with_detours(given: Decoding, chance: np.random.Generator) -> Detours:
     for values in (seconds, links):
         values[..., 0] = values[..., -1] = 0.0
     first, every = np.arange(len(given.counts)) == 0, np.ones(len(given.counts), np.bool_)
-    return Detours(seconds, links, np.array([first, every]), np.array([~first, ~every]))
+    return Detours(seconds, links, np.array([first, every]), 1)
 
 
 def one_device(given: Decoding, number: int, kind: int, run: tuple[int, int], several: bool) -> tuple[float, float]:
