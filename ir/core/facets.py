@@ -109,6 +109,9 @@ class Phase:
 
 
 IN_TRAINING = ("frozen", "detached", "padding")
+FROM_TORCH = "dnnc.from_torch"
+"""The producer of a model file in which every initializer is a parameter or a buffer of its own: nothing has to be guessed from
+names, and no exporter stored equal ones once."""
 
 
 @dataclass(frozen=True, slots=True)

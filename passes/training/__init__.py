@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.core.facets import SYNCS, OptimizerState, Sync, with_facet
+from ir.core.facets import FROM_TORCH, SYNCS, OptimizerState, Sync, with_facet
 from ir.core.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.core.names import unique
 from ir.core.ops import Op, Value
@@ -59,8 +59,6 @@ from passes.training.groups import Group, numbers_of_group
 from passes.training.losses import with_loss
 from passes.training.stated import is_frozen, with_stated
 
-FROM_TORCH = "dnnc.from_torch"
-"""The producer of a model file in which every initializer is a parameter that trains: no name has to be guessed from."""
 _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
@@ -294,4 +292,4 @@ def _without_unread(module: Module) -> Module:
     return replace(module, symbols=tuple(s for s in module.symbols if not isinstance(s, Resource) or s.name in used))
 
 
-__all__ = ["FROM_TORCH", "NOTHING_TRAINS", "TrainingPass", "with_stated"]
+__all__ = ["NOTHING_TRAINS", "TrainingPass", "with_stated"]

@@ -52,7 +52,7 @@ from dnnc.onnx.weights import WeightFiles, data_path, missing_data, read_resourc
 from ir import verify
 from ir.core.attributes import Attribute, Dense, attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
-from ir.core.facets import Facets, InTraining, parse_facet
+from ir.core.facets import FROM_TORCH, Facets, InTraining, parse_facet
 from ir.core.limits import LIMITS, Limits
 from ir.core.module import External, Func, Inline, Module, Resource, ResourceData
 from ir.core.names import unique
@@ -116,7 +116,8 @@ def import_proto(
     check_model(model, where, sink)
     if model.training_info:
         sink.warn(TrainingInfoIgnored(), where=where)
-    part_averages(model.graph)
+    if not model.producer_name.startswith(FROM_TORCH):
+        part_averages(model.graph)
     taken = caches and take_caches(model.graph)
     name_input_dims(model)
     ports = Ports(model)

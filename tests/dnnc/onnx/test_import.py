@@ -553,7 +553,7 @@ def test_exports_are_complete_without_their_annotations(
     assert {value.name: value.type for o in bare.entry.ops for value in o.results} == types
 
 
-def normalised(folder: Path, *operands: tuple[str, ...]) -> list[tuple[str, ...]]:
+def normalised(folder: Path, *operands: tuple[str, ...], producer: str = "pytorch") -> list[tuple[str, ...]]:
     """What imported batch normalisations, with these initializers of zeros or ones, read of scale, bias, mean and variance."""
     names = dict.fromkeys(name for own in operands for name in own)
     nodes = [
@@ -563,7 +563,8 @@ def normalised(folder: Path, *operands: tuple[str, ...]) -> list[tuple[str, ...]
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 3, 2]) for name in ("v0", nodes[-1].output[0])
     )
     stored = [numpy_helper.from_array(np.full(3, float(name[0] == "o"), np.float32), name) for name in names]
-    module = load(helper.make_model(helper.make_graph(nodes, "g", [given], [made], stored)), folder)
+    graph = helper.make_graph(nodes, "g", [given], [made], stored)
+    module = load(helper.make_model(graph, producer_name=producer), folder)
     ones = np.ones(3, np.float32).tobytes()
     found = [one.operands[1:5] for one in module.entry.ops]
     for own, name in zip(itertools.chain(*found), itertools.chain(*operands), strict=True):
@@ -587,5 +588,7 @@ def test_running_averages_are_apart_from_weights_that_an_exporter_stored_with_th
         ("@o", "@z", "@zero", "@one"),
         ("@o2", "@z2", "@zero.1", "@one.1"),
     ]
+    read = ("one", "zero", "zero", "one")
+    assert normalised(tmp_path, read, producer="dnnc.from_torch") == [tuple(f"@{name}" for name in read)]
     (equal,) = normalised(tmp_path, ("o", "z", "o2", "o2"))
     assert equal == ("@o", "@z", "@o2", "@o2.1")

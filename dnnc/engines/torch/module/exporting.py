@@ -43,9 +43,9 @@ from dnnc.engines.torch.module.places import causes, first_line, of_error, of_no
 from dnnc.engines.torch.module.rewriting import DRAWN, NOISE, Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
 from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import FROM_TORCH
 from ir.core.names import unique
 from ir.ops.optimizers import COUNTED
-from passes.training import FROM_TORCH
 
 _NOISY = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 RUNNING = ("running_mean", "running_var")
