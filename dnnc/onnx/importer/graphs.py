@@ -70,8 +70,8 @@ def take_caches(graph: GraphProto) -> bool:
 def part_averages(graph: GraphProto) -> None:
     """Gives each reader an initializer of its own where one stands for running averages and for other weights: exporters store
     equal tensors once, such as the zeros and ones that a new BatchNormalization begins with, and training moves an average.
-    Which weights were one cannot be told then. An average that two nodes have in common stays so where all four of their
-    tensors are the same: they are one module. Nodes of inner graphs keep what they read."""
+    Which readers are to share a weight cannot be told then: none does. Else two nodes share averages where all four of their
+    tensors are the same, as of one module that is run twice. Nodes of inner graphs keep what they read."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     places: dict[str, list[tuple[NodeProto, int]]] = {}
     for node in graph.node:

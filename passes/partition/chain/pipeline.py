@@ -171,14 +171,14 @@ def flush(
     def worth(runs: Sequence[StageRun]) -> float:
         return (microbatches + len(runs) - 1) * programme.slowest(runs)
 
-    least, best, under = fastest.value, fastest.runs, 0.0
-    intervals = [Interval(least, least * (1 + step), 1), Interval(least * (1 + step), math.inf, 1)]
+    quickest, best, under = fastest.value, fastest.runs, 0.0
+    intervals = [Interval(quickest, quickest * (1 + step), 1), Interval(quickest * (1 + step), math.inf, 1)]
     if known is not None:
         best, under, intervals = min(known.runs, best, key=worth), known.value, list(known.intervals)
     *rest, last = intervals
     # Above the last every plan is worse than the best, whatever its number of stages.
-    low = max(last.low, least)
-    intervals = [Interval(max(one.low, least), one.high, one.few) for one in rest if one.high > least]
+    low = max(last.low, quickest)
+    intervals = [Interval(max(one.low, quickest), one.high, one.few) for one in rest if one.high > quickest]
     intervals.append(Interval(low, max(low, worth(best) / microbatches), 1, True))
     waiting = [(one.low * (microbatches + one.few - 1), one) for one in intervals]
     heapq.heapify(waiting)
