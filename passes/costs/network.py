@@ -214,11 +214,12 @@ class Network:
         if link.duplex != "full" or (link.shared and len(link.ends) > 2):
             return (name,)
         into, out_of = f"{name} from {entered}", f"{name} to {left}"
-        in_between = entered != source or source in self.passed, left != target or target in self.passed
+        sends = entered == source and source not in self.passed  # by its port
+        receives = left == target and target not in self.passed
         if len(link.ends) == 2:
             cable = entered in self._devices and left in self._devices
-            return (into,) if link.shared or cable or all(in_between) else ()
-        return (*((into,) if in_between[0] else ()), *((out_of,) if in_between[1] else ()))
+            return (into,) if link.shared or cable or not (sends or receives) else ()
+        return (*(() if sends else (into,)), *(() if receives else (out_of,)))
 
     def _trace(self, source: str, target: str) -> tuple[tuple[str, str, str], ...]:
         tree = self._tree(source)

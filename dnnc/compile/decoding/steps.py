@@ -170,8 +170,9 @@ def sized(options: CompileOptions, step: int = 1, read: Func | None = None) -> C
                 reason = f"{maker.id} ({maker.name.removeprefix('onnx.')}) writes it, and TensorScatter alone is known to do so"
                 raise InvalidInput(CacheNotInPlace(pair.source, reason), where=maker.location.node or maker.id)
         raise InvalidInput(NoCaches(", ".join(pair.source for pair in pairs[:4])), where="--context")
-    if step != 1 and isinstance(tokens := next(iter(_shape(_ids(func, options))[1:]), step), int) and tokens != step:
-        raise InvalidInput(SizeFixed("the file", "tokens of a step", tokens, step), where="--context")
+    tokens = _shape(_ids(func, options))[1:2]
+    if step > 1 and tokens not in ((), (step,)) and isinstance(tokens[0], int):
+        raise InvalidInput(SizeFixed("the file", "tokens of a step", tokens[0], step), where="--context")
     _require_batch_first(func, pairs, roles)
     bound = _sizes(func, pairs, roles, batch=options.batch or 1, step=step, context=context)
     return replace(options, dims={**bound, **options.dims})

@@ -102,19 +102,17 @@ def test_the_command_answers_in_a_sentence(machines: Path, capsys: pytest.Captur
     assert data["answer"].endswith("f0 alone is as fast as all 3.")
 
 
-def test_sets_of_devices_decode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("mesh", ["", pytest.param("none", marks=pytest.mark.slow)])
+def test_sets_of_devices_decode(mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each with the batch and the groups that are best there; where only these were planned on meshes no bound is told."""
     topology, decoder = tmp_path / "t.toml", "zoo:llama-7b,layers=1,hidden=32,heads=2,kv_heads=1,vocab=32,ffn=32,cache=inplace"
     topology.write_text(UNEQUAL.replace("f{0..1}", "f0"))
-    for meshes in ([], ["--mesh", "none"]):
-        asked = [decoder, "-t", str(topology), "--objective", "tokens", "--context", "8", "--groups", "1", *meshes]
-        assert main(["whatif", *asked, "--add", "fast", "--json", "-q"]) == 0
-        row = json.loads(capsys.readouterr().out)["rows"][-1]
-        assert row["devices"] == ["f0", "s0"]
-        value, bound = compiled(
-            decoder, topology, tmp_path, objective="tokens", context=8, groups=1, mesh="none" if meshes else ""
-        )
-        assert (row["value"], row["bound"]) == pytest.approx((value, bound if meshes else 0.0))
+    asked = [decoder, "-t", str(topology), "--objective", "tokens", "--context", "8", "--groups", "1"]
+    assert main(["whatif", *asked, *(["--mesh", mesh] if mesh else []), "--add", "fast", "--json", "-q"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][-1]
+    assert row["devices"] == ["f0", "s0"]
+    value, bound = compiled(decoder, topology, tmp_path, objective="tokens", context=8, groups=1, mesh=mesh)
+    assert (row["value"], row["bound"]) == pytest.approx((value, bound if mesh else 0.0))
 
 
 def test_a_mesh_that_is_asked_for_leaves_nobody_out(machines: Path, tmp_path: Path) -> None:

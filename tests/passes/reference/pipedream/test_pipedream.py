@@ -203,6 +203,7 @@ def claimed_when_stopped(seed: int) -> Claim:
     return claimed(profile, machines, Budget(ideals=rng.choice((0, 3, 10, 1000)), pairs=rng.choice((-1, 5, 10**6))))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
