@@ -63,7 +63,8 @@ def test_stages_hold_more_or_fewer_microbatches_by_their_place(share: float) -> 
     assert [len(stage.devices) for stage in plan.stages] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("stages", "share"), [(2, 0.8), pytest.param(4, 0.7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("stages", "share"), [(2, 0.8), (4, 0.7)])
 def test_the_fastest_order_that_fits_is_no_slower_than_one_that_was_asked_for(stages: int, share: float) -> None:
     """What an order holds is counted pass by pass: as if a microbatch more were saved, they were taken not to fit."""
     values = [

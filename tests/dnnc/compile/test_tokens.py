@@ -249,6 +249,7 @@ def test_one_mesh_may_have_fewer_devices(tmp_path: Path) -> None:
     assert "on one mesh of all devices no plan is below" in dict(found.certificate)["idle"]
 
 
+@pytest.mark.slow
 def test_stages_that_leave_no_device_for_a_mesh_have_the_batch_that_is_best_on_devices(tmp_path: Path) -> None:
     """The compilation searches no meshes then, and has no plan for the larger batch of a search that cuts at fewer places."""
     three = machines(tmp_path / "t.toml", ("small", 300, 2, 3072), ("big", 600, 1, 102400))

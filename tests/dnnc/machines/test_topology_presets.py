@@ -17,6 +17,7 @@ from ir.system.host import local_cores, local_memory
 from ir.text.parser import parse_module
 from passes.costs.network import Network, device_classes
 from tests.calls import calls_of
+from tests.slow_cases import slow_but
 
 
 def load(name: str):  # type: ignore[no-untyped-def]
@@ -134,7 +135,7 @@ def test_a_preset_of_several_types_is_no_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["jetson-orinx2", "tag-testbed", pytest.param("a100-v100", marks=pytest.mark.slow)]
+    "target", slow_but(["jetson-orinx2", "tag-testbed", "a100-v100"], "jetson-orinx2")
 )  # names with hyphens; unequal devices
 def test_a_model_compiles_for_it(target: str, tmp_path: Path) -> None:
     options = CompileOptions("zoo:mlp,layers=4,hidden=64,batch=8", f"preset:{target}", tmp_path, plan_only=True)

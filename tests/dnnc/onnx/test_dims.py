@@ -129,6 +129,7 @@ def test_what_an_exporter_noted_of_outputs_contradicts_nothing(tmp_path: Path, n
     assert str(module.entry.ops[0].results[0].type) == "tensor<2x3xf32>"
 
 
+@pytest.mark.slow
 def test_thousands_of_names(tmp_path: Path) -> None:
     """Their sum alone would take onnxruntime's inference minutes; not all of them are told."""
     names = [f"x{index}" for index in range(4000)]

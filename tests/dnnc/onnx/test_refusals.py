@@ -179,6 +179,7 @@ NODES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(NODES, SHAPE, SHAPE)
 def test_only_what_onnxruntime_refuses_is_refused(

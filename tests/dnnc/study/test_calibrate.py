@@ -131,6 +131,7 @@ def test_training_is_priced_again(tmp_path: Path, options: dict[str, Any]) -> No
     assert plan.seconds_on(truth(plan.topology)) > 1.2 * plan.value
 
 
+@pytest.mark.slow
 def test_known_numbers_are_found_again(
     plans: dict[str, StatedPlan], true: Callable[[StatedPlan], float], tmp_path: Path
 ) -> None:

@@ -102,7 +102,8 @@ def test_the_command_answers_in_a_sentence(machines: Path, capsys: pytest.Captur
     assert data["answer"].endswith("f0 alone is as fast as all 3.")
 
 
-@pytest.mark.parametrize("mesh", ["", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["", "none"])
 def test_sets_of_devices_decode(mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each with the batch and the groups that are best there; where only these were planned on meshes no bound is told."""
     topology, decoder = tmp_path / "t.toml", "zoo:llama-7b,layers=1,hidden=32,heads=2,kv_heads=1,vocab=32,ffn=32,cache=inplace"

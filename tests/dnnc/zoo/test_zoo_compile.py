@@ -14,7 +14,7 @@ from tests.slow_cases import slow_but
 FAMILIES = ("gpt3-175b", "llama-70b", "mixtral-8x7b", "by capacity", "t5-large", "vit-base")
 
 
-@pytest.mark.parametrize("name", slow_but(FAMILIES, "by capacity", "t5-large"))
+@pytest.mark.parametrize("name", slow_but(FAMILIES, "by capacity"))
 def test_two_stages_compute_the_same(name: str, tmp_path: Path) -> None:
     compile_and_check(f"zoo:{SMALL[name]}", 2, tmp_path / "build")
 

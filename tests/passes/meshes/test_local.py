@@ -74,6 +74,7 @@ def stages(module: Module) -> list[Stage]:
     return list(module.of_type(Stage))
 
 
+@pytest.mark.slow
 def test_every_operand_is_there_and_names_are_assigned_once() -> None:
     module, _ = prepared("zoo:gpt2,layers=1,hidden=64,heads=4,vocab=100,seq=8,batch=4")
     for seed in range(2):

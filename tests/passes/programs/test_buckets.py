@@ -32,6 +32,7 @@ def alike(op: Op) -> object:
     return op.get("axis"), op.results[0].type.dtype, op.operands[0][1]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @given(st.lists(KIND, max_size=30), st.randoms(use_true_random=False))
 def test_sums_travel_together(weights: list[tuple[int, DType, str, bool]], random: object) -> None:
     """Of weights of some megabytes: gradients in a random order, along one axis or one after the other along both."""

@@ -82,7 +82,10 @@ def peaks(rows: Mapping[str, Sequence[Action]]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("devices", "microbatches"), [(4, 8), (4, 16), (8, 16), (8, 32)])
+@pytest.mark.parametrize(
+    ("devices", "microbatches"),
+    [(4, 8), (4, 16), pytest.param(8, 16, marks=pytest.mark.slow), pytest.param(8, 32, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(("weights", "inputs"), [(1.0, 1.0), (0.5, 1.0), (0.5, 1.5)])
 def test_bubbles_of_equal_stages_are_those_of_the_literature(
     devices: int, microbatches: int, weights: float, inputs: float

@@ -245,6 +245,7 @@ def test_a_sharded_plan_is_scheduled(options: dict[str, object], microbatches: i
     assert sum(event.action.kind == UPDATE for event in events) == sum(len(stage.devices) for stage in plan.stages)
 
 
+@pytest.mark.slow
 def test_a_value_is_never_below_the_step() -> None:
     """The first stage synchronises longest, behind the last backward pass, and is not the slowest: its step takes longer than
     filling, running and draining at the pace of the slowest."""

@@ -243,6 +243,7 @@ def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "build"
 
 
+@pytest.mark.slow
 def test_a_compiled_build_of_unlike_replicas_computes_what_its_model_does(
     unlike: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

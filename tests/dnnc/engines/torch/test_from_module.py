@@ -504,6 +504,7 @@ def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_example_arguments_are_a_tensor_a_sequence_or_a_mapping(tmp_path: Path) -> None:
     module = nn.Linear(4, 4)
     others: list[Any] = [3, None, np.zeros((2, 4), np.float32)]

@@ -73,6 +73,7 @@ def test_layers_are_called_as_in_the_model() -> None:
     assert block.name.startswith("decoder.block.")
 
 
+@pytest.mark.slow
 def test_rows_say_how_weights_are_kept_and_what_follows() -> None:
     module, _ = planned("mesh=4,stages=1,strategy=megatron")
     block = typical_block(layers(module))

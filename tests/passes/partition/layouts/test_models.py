@@ -124,6 +124,7 @@ def test_outputs_are_no_terms() -> None:
     assert not any(isinstance(placement, Partial) for lies in decisions.outputs.values() for placement in lies)
 
 
+@pytest.mark.slow
 def test_copies_are_searched_once() -> None:
     """Tables of 64 layers are those of 8: the same plain part, one run."""
     searches = [FoldedSearch(problem_of(f"zoo:bert-base,layers={layers},{SMALL}", (8,)).problem) for layers in (8, 64)]

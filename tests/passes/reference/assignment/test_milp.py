@@ -211,7 +211,8 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
 def test_the_other_process_ends_with_its_starter(seconds: float) -> None:
     """Killed while the other one starts, and while it is in the solver."""
     assert end_starter(["-c", APART], signal.SIGKILL, after=seconds) == 1

@@ -184,6 +184,7 @@ def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
         assert not claim.wrong
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
 def test_the_compiled_loops_are_what_python_runs(seed: int, objective: str) -> None:
