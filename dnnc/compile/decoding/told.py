@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from dnnc.compile.decoding.choice import Choice
 from dnnc.compile.decoding.prompt import Prompt
@@ -11,12 +12,12 @@ from dnnc.compile.notes import noted
 from ir.core.facets import Cost, StageSet
 from ir.core.module import Mesh, Module, Plan, PlanStage, Schedule
 from ir.core.topology import Topology
-from ir.core.types import type_bytes, without_layout
+from ir.core.types import Shard, TensorType, Type, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text, seconds_text
 from passes.costs.op_time import bandwidth_of
 from passes.framework.base import needed
 from passes.graph.serving import IDS, batch_of, groups_of, most_groups
-from passes.meshes.costs.cross_mesh import part_bytes, parties
+from passes.meshes.costs.cross_mesh import Party, part_bytes, parties
 from passes.meshes.reshard_ops import keeps, laid, without_reshards
 from passes.stages.load import load, step_period
 
@@ -75,25 +76,44 @@ def _first_token(plan: Plan, options: CompileOptions, prompt: Prompt | None, lat
 
 
 def _caches(plan: Plan, module: Module, groups: int) -> str:
-    """Bytes of caches on each device, in words."""
-    held = _cache_bytes(plan, module)
+    """Bytes of caches on each device, in words; on the members of a mesh that have unlike parts those of the largest."""
+    held, unlike = _cache_bytes(plan, module), _with_unlike_parts(plan, module)
     return ", ".join(
-        f"{bytes_text(held.get(row.index, 0) * served)} on {'each of ' * (len(names) > 1)}{','.join(names)}"
+        f"{'at most ' * (row.index in unlike)}{bytes_text(held.get(row.index, 0) * served)} on "
+        f"{'each of ' * (len(names) > 1)}{','.join(names)}"
         for row in plan.stages
         for served, names in _holders(row, groups).items()
     )
 
 
 def _cache_bytes(plan: Plan, module: Module) -> dict[int, int]:
-    """Bytes of the caches of one group on a device of each stage."""
+    """Bytes of the caches of one group on a device of each stage, the one that holds most."""
     held: dict[int, int] = {}
+    for stage, type_, side in _cached(plan, module):
+        held[stage] = held.get(stage, 0) + part_bytes(type_, side)
+    return held
+
+
+def _with_unlike_parts(plan: Plan, module: Module) -> set[int]:
+    """The stages on meshes of which a member holds more of a cache than another."""
+    found = set[int]()
+    for stage, type_, side in _cached(plan, module):
+        if isinstance(type_, TensorType) and type_.layout is not None and side.sizes:
+            placed = zip(type_.layout.placements, side.sizes, strict=True)
+            parts = math.prod(size for placement, size in placed if isinstance(placement, Shard))
+            if part_bytes(type_, side) * parts != type_bytes(type_):
+                found.add(stage)
+    return found
+
+
+def _cached(plan: Plan, module: Module) -> Iterator[tuple[int, Type, Party]]:
+    """Each state with its stage, and one replica of that."""
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     resources = module.resources
     stages = {name: op.facet(StageSet) for op in module.entry.ops for name in op.operands if name.startswith("@")}
     for name in module.states:
         if (facet := stages.get(name)) is not None:
-            held[facet.stages[0]] = held.get(facet.stages[0], 0) + part_bytes(resources[name].type, sides[facet.stages[0]][0])
-    return held
+            yield facet.stages[0], resources[name].type, sides[facet.stages[0]][0]
 
 
 def _holds(plan: Plan, module: Module, topology: Topology, groups: int, more: int) -> bool:

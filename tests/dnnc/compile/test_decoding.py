@@ -320,6 +320,17 @@ def machines(path: Path, devices: int, memory: int = 1 << 30) -> Path:
 LLAMA = f"zoo:llama-7b,cache=inplace,{MODELS['llama-7b']}"
 
 
+@pytest.mark.parametrize(("shares", "told"), [("1,1", "1 MiB"), ("2,1", "at most 1.50 MiB")])
+def test_caches_of_unlike_parts_are_told_as_the_most(shares: str, told: str, tmp_path: Path) -> None:
+    """It said that each member of the mesh had as much as the one with most heads."""
+    spec = "zoo:llama-7b,cache=inplace,layers=1,hidden=1024,heads=4,ffn=1024,vocab=128"
+    fast = machines(tmp_path / "t.toml", 2).read_text().replace("1 us", "1 ns").replace("10 GB/s", "10 TB/s")
+    (tmp_path / "t.toml").write_text(fast)
+    sizes: dict[str, Any] = {"context": 64, "batch": 4, "groups": 1, "mesh": "2", "shares": shares, "plan_only": True}
+    plan, _ = compiled(spec, tmp_path / "b", tmp_path / "t.toml", **sizes)
+    assert f"; caches: {told} on each of cpu0,cpu1" in plan["certificate"]["tokens"]
+
+
 @pytest.mark.slow
 def test_replicas_share_groups_of_a_decoder(tmp_path: Path) -> None:
     """A device has the caches of the groups that it serves alone: half of them fit, and all do not."""

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from ir.core.facets import WHOLE
 from ir.core.module import Func, Module
 from ir.core.ops import Op
+from ir.core.shares import Shares, none_empty
 from ir.core.types import TensorType
 from ir.layout_rules import Factor, Kind, LayoutRule, Strategy, rules
 from ir.ops.operators import PRODUCT, has
@@ -180,7 +181,7 @@ class ByHand:
         count = len(self.mesh.axes)
         data = self.batch_axes(range(count - 1))
         tensor = [axis for axis in range(count) if axis not in data]
-        splits = [self.by_pairs(self.size_of(tensor), exchange_late=late) for late in (False, True)]
+        splits = [self.by_pairs(self.cuts(tensor), exchange_late=late) for late in (False, True)]
         if not splits[0].names:
             devices = math.prod(self.mesh.sizes[axis] for axis in tensor)
             raise UnfitError(f"no product's columns stay split over {devices} devices up to another product")
@@ -192,7 +193,7 @@ class ByHand:
         every = range(len(self.mesh.axes))
         axes = self.batch_axes(every)
         batch = self.by_batch(axes) if axes else Split()
-        found = [split for summed in (False, True) if (split := self.by_experts(self.size_of(every), summed=summed)).names]
+        found = [split for summed in (False, True) if (split := self.by_experts(self.cuts(every), summed=summed)).names]
         if not found:
             raise UnfitError(f"there are no experts that could be split over {self.mesh} devices")
         for split in found:
@@ -201,9 +202,9 @@ class ByHand:
 
     # -- parts of plans ------------------------------------------------------------------------------------------------
 
-    def size_of(self, axes: Sequence[int]) -> int:
-        """The sum of the shares of the members along ``axes``: of so many elements each member has one at least."""
-        return math.prod(sum(self.mesh.axes[axis].shares) for axis in axes)
+    def cuts(self, axes: Sequence[int]) -> list[Shares]:
+        """The shares of the members along ``axes``, one list of cuts inside the other."""
+        return [self.mesh.axes[axis].shares for axis in axes]
 
     def batch(self) -> int:
         """The leading dimension of the first argument that has one; 1 where there is none."""
@@ -216,7 +217,7 @@ class ByHand:
         """Those of ``axes``, from the first on, for which the batch is long enough."""
         taken: list[int] = []
         for axis in axes:
-            if self.batch() >= self.size_of([*taken, axis]):
+            if none_empty(self.batch(), self.cuts([*taken, axis])):
                 taken.append(axis)
         return taken
 
@@ -227,46 +228,46 @@ class ByHand:
             if isinstance(arg.type, TensorType) and arg.type.shape and arg.type.shape[0] == batch:
                 split.dims[arg.name] = 0
         for number in self.walk(split):
-            factor = self.carrier(number, split, self.size_of(axes))
+            factor = self.carrier(number, split, self.cuts(axes))
             if factor is not None:
                 self.take(split, number, factor)
-        self.pull(split, self.size_of(axes))
+        self.pull(split, self.cuts(axes))
         return split
 
-    def by_pairs(self, count: int, *, exchange_late: bool) -> Split:
-        """Column-row pairs, heads and embeddings, over ``count`` devices. ``exchange_late``: the columns of a head become rows
+    def by_pairs(self, cuts: Sequence[Shares], *, exchange_late: bool) -> Split:
+        """Column-row pairs, heads and embeddings, cut by ``cuts``. ``exchange_late``: the columns of a head become rows
         at the loss, not right behind the head, where elements are narrower but rows may be too few."""
         found = Split()
         for number, op in enumerate(self.func.ops):
-            column = self.product_factor(number, _COLUMN, count)
+            column = self.product_factor(number, _COLUMN, cuts)
             if column is not None and column.operands[0] is None:
-                trial = self.trial(number, column, count, exchange_late)
+                trial = self.trial(number, column, cuts, exchange_late)
                 if trial is not None and all(found.names.get(n, name) == name for n, name in trial.names.items()):
                     found.names.update(trial.names)
-            entry = self.vocabulary(op, number, count)
+            entry = self.vocabulary(op, number, cuts)
             if entry is not None:
                 found.names[number] = entry.name
-        self.pull(found, count)
+        self.pull(found, cuts)
         return found
 
-    def trial(self, product: int, column: Factor, count: int, exchange_late: bool) -> Split | None:
+    def trial(self, product: int, column: Factor, cuts: Sequence[Shares], exchange_late: bool) -> Split | None:
         """What carries the columns of ``product`` to products that sum over them, to losses or to results; None where
         something else reads them."""
         split = Split()
         self.take(split, product, column)
         for number in self.walk(split):
-            factor = self.carrier(number, split, count)
+            factor = self.carrier(number, split, cuts)
             if factor is None and self.func.ops[number].name in LOSSES:
                 made = self.func.ops[product].results[0].name
-                rows = None if exchange_late else self.by_rows(self.readers[made], count)
+                rows = None if exchange_late else self.by_rows(self.readers[made], cuts)
                 if rows is not None:
                     return Split({product: column.name, **rows.names})
-                rows = self.by_rows([(number, 0)], count)
+                rows = self.by_rows([(number, 0)], cuts)
                 if rows is None:
                     return None
                 split.names.update(rows.names)
             elif factor is None:
-                row = self.product_factor(number, _ROW, count)
+                row = self.product_factor(number, _ROW, cuts)
                 ends = row is not None and row.operands[0] == split.dims.get(self.func.ops[number].operands[0])
                 if row is None or not ends:
                     return None
@@ -275,7 +276,7 @@ class ByHand:
                 self.take(split, number, factor)
         return split
 
-    def by_rows(self, readers: Sequence[tuple[int, int]], count: int) -> Split | None:
+    def by_rows(self, readers: Sequence[tuple[int, int]], cuts: Sequence[Shares]) -> Split | None:
         """The rows of what the ``readers`` read, each an op with the operand's position, and of what is made of it up to sums;
         None where rows are too few."""
         split = Split()
@@ -284,30 +285,30 @@ class ByHand:
             parallel = (
                 (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[port] == 0) if rule is not None else ()
             )
-            rows = next((factor for factor in parallel if self.suffices(factor, count)), None)
+            rows = next((factor for factor in parallel if none_empty(factor.size, cuts)), None)
             if rows is None:
                 return None
             self.take(split, number, rows)
         for number in self.walk(split):
-            factor = self.carrier(number, split, count)
+            factor = self.carrier(number, split, cuts)
             if factor is not None:
                 self.take(split, number, factor)
-            elif (end := self.carrier(number, split, count, Kind.SUM)) is not None:
+            elif (end := self.carrier(number, split, cuts, Kind.SUM)) is not None:
                 split.names[number] = end.name
         return split
 
-    def vocabulary(self, op: Op, number: int, count: int) -> Factor | None:
+    def vocabulary(self, op: Op, number: int, cuts: Sequence[Shares]) -> Factor | None:
         """The split of an embedding table by its entries, where what picks them comes from outside."""
         rule = self.rules[number]
         if op.name != "onnx.Gather" or rule is None or not self.is_weight(op.operands[0]) or self.is_still(op.operands[1]):
             return None
-        return next((f for f in rule.factors if f.name == "entry" and self.suffices(f, count)), None)
+        return next((f for f in rule.factors if f.name == "entry" and none_empty(f.size, cuts)), None)
 
-    def by_experts(self, count: int, *, summed: bool) -> Split:
+    def by_experts(self, cuts: Sequence[Shares], *, summed: bool) -> Split:
         """From the first product with a matrix per expert to the last; ``summed``: and on to the sum over experts."""
         split, products, into = Split(), set[int](), dict[int, set[int]]()
         for number in range(len(self.func.ops)):
-            factor = self.experts(number, count)
+            factor = self.experts(number, cuts)
             if factor is not None:
                 products.add(number)
                 self.take(split, number, factor)
@@ -320,11 +321,11 @@ class ByHand:
                     into.setdefault(number, set()).add(self.makers[name])
             if number in products:
                 continue
-            factor = self.carrier(number, carried, count)
+            factor = self.carrier(number, carried, cuts)
             if factor is not None:
                 self.take(carried, number, factor)
             elif summed:
-                end = self.carrier(number, carried, count, Kind.SUM)
+                end = self.carrier(number, carried, cuts, Kind.SUM)
                 if end is not None:
                     carried.names[number] = end.name
         if summed:
@@ -335,15 +336,15 @@ class ByHand:
                 kept.update(into.get(number, ()))
         return Split({number: name for number, name in carried.names.items() if number in kept})
 
-    def experts(self, number: int, count: int) -> Factor | None:
+    def experts(self, number: int, cuts: Sequence[Shares]) -> Factor | None:
         """The factor of the experts in a product with a matrix for each."""
         op, rule = self.func.ops[number], self.rules[number]
         if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
         parallel = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[_WEIGHT_PORT] == 0 and f.name != _COLUMN)
-        return next((factor for factor in parallel if self.suffices(factor, count)), None)
+        return next((factor for factor in parallel if none_empty(factor.size, cuts)), None)
 
-    def pull(self, split: Split, count: int) -> None:
+    def pull(self, split: Split, cuts: Sequence[Shares]) -> None:
         """What is made of weights alone is made in the parts in which it is read."""
         for number in reversed(range(len(self.func.ops))):
             op, rule = self.func.ops[number], self.rules[number]
@@ -351,7 +352,7 @@ class ByHand:
                 continue
             wanted = {self.wanted(split, reader, port) for reader, port in self.readers.get(op.results[0].name, ())}
             dim = next(iter(wanted)) if len(wanted) == 1 else None
-            factors = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.results[0] == dim and self.suffices(f, count))
+            factors = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.results[0] == dim and none_empty(f.size, cuts))
             factor = next(factors, None) if dim is not None else None
             if factor is not None:
                 split.names[number] = factor.name
@@ -380,7 +381,7 @@ class ByHand:
             yield number
             names = [value.name for value in self.func.ops[number].results if value.name in split.dims]
 
-    def carrier(self, number: int, split: Split, count: int, kind: Kind = Kind.PARALLEL) -> Factor | None:
+    def carrier(self, number: int, split: Split, cuts: Sequence[Shares], kind: Kind = Kind.PARALLEL) -> Factor | None:
         """The factor along which all split operands of an op lie."""
         rule = self.rules[number]
         ports = [(port, split.dims[name]) for port, name in enumerate(self.func.ops[number].operands) if name in split.dims]
@@ -388,7 +389,7 @@ class ByHand:
             if (
                 factor.kind is kind
                 and all(factor.operands[port] == dim for port, dim in ports)
-                and self.suffices(factor, count)
+                and none_empty(factor.size, cuts)
             ):
                 return factor
         return None
@@ -400,18 +401,15 @@ class ByHand:
             if dim is not None and value.name:
                 split.dims[value.name] = dim
 
-    def product_factor(self, number: int, name: str, count: int) -> Factor | None:
+    def product_factor(self, number: int, name: str, cuts: Sequence[Shares]) -> Factor | None:
         """Factor ``name`` of a product with a weight, where it is long enough."""
         op, rule = self.func.ops[number], self.rules[number]
         if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
-        return next((f for f in rule.factors if f.name == name and self.suffices(f, count)), None)
+        return next((f for f in rule.factors if f.name == name and none_empty(f.size, cuts)), None)
 
     def is_weight(self, name: str) -> bool:
         return self.is_still(name) and (name not in self.resources or name in self.given.layouts)
-
-    def suffices(self, factor: Factor, count: int) -> bool:
-        return factor.size >= count
 
     # -- choices -------------------------------------------------------------------------------------------------------
 

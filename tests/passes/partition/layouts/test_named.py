@@ -12,16 +12,18 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.types import Replicate, Shard
 from ir.ops.boxes import shape_of
 from ir.text.parser import parse_module
+from passes.costs.exchange import Speed
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.graph.folding import folding
 from passes.meshes.costs.bill import Bill, Decisions
 from passes.meshes.costs.price import price
+from passes.meshes.mesh import Axis, DeviceMesh
 from passes.partition.layouts import ShardInput, ShardPlan, build, decisions_of, solve
 from passes.partition.layouts.mesh.named import UnfitError, activation_sums, named_plan, restricted
 from passes.prepare.cost import CostPass
 from tests.ir.layout_rules.test_models import imported
-from tests.passes.partition.layouts.models import mesh, prepared, problem_of
+from tests.passes.partition.layouts.models import CHIP, mesh, prepared, problem_of
 
 GPT3 = "zoo:gpt3-175b,layers=2,seq=256"
 ZOO = ("zoo:gpt2,layers=2,qkv=separate,vocab=50264,seq=256", GPT3, "zoo:t5-base,layers=2", "zoo:t5-large,layers=2")
@@ -268,3 +270,16 @@ def test_pairs_are_found_in_transformers(spec: str) -> None:
     kinds = Counter(one.kind for one in bill_of(given, found, spec).collectives if one.size > 4 * 31)
     rows = sum(by_hand[name] == "S(0)" for name in weights)
     assert kinds["all_reduce"] + kinds["reduce_scatter"] <= rows + 2 + 2  # the embeddings, the queries
+
+
+@pytest.mark.parametrize(("shares", "batch"), [((3, 2), 4), ((7, 5), 2), ((1, 2), 2)])
+def test_shares_need_no_more_elements_than_leave_no_part_empty(shares: tuple[int, ...], batch: int) -> None:
+    """As many as their sum were asked for."""
+    two = DeviceMesh((Axis("x", 2, Speed(1e10, 0.0), shares=shares),), (), (CHIP,))
+    spec = "zoo:bert-base,layers=1,hidden=64,heads=4,vocab=128,seq=16"
+    module, found = prepared(f"{spec},batch={batch}")
+    plan = named_plan(module, given := build(module, module.entry, two, found), "data")
+    assert {"m", "d0"} <= {strategy[0] for strategy in decisions_of(given, plan.choices).strategies.values()}
+    module, found = prepared(spec)
+    with pytest.raises(UnfitError, match="the batch of 1 cannot be split over 2 devices"):
+        named_plan(module, build(module, module.entry, two, found), "data")
