@@ -19,7 +19,7 @@ from ir.core.topology import Device, DeviceType, Host, Link, Topology
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")
-T = TypeVar("T")
+T = TypeVar("T", Host, Device)
 Fields = Sequence[tuple[str, str]]
 Notes = Mapping[tuple[str, str], str]
 """Comments by table and key. Tables: ``types.core``, ``hosts.a``, ``devices.cpu0``, ``links.memory`` (of a pattern, its first
@@ -36,8 +36,8 @@ def topology_to_toml(topology: Topology, notes: Notes | None = None) -> str:
         table = f"types.{type_.name}"
         lines += ["", *_remarks(notes, table), f"[types.{_key(type_.name)}]", *_assignments(_type(type_), notes, table)]
     for kind, points in (
-        ("hosts", _runs(topology.hosts, lambda host: host.name, _host)),
-        ("devices", _runs(topology.devices, lambda device: device.name, _device)),
+        ("hosts", _runs(topology.hosts, _host)),
+        ("devices", _runs(topology.devices, _device)),
     ):
         for names, fields in points:
             table = f"{kind}.{_first(names)}"
@@ -158,11 +158,19 @@ def _link(link: Link) -> Fields:
     return fields
 
 
-def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:
+def _runs(items: Sequence[T], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:
     """The items as entries: neighbours with equal fields and consecutive numbers are one pattern."""
-    for shared, group in groupby(items, key=fields):
-        for pattern in _patterns([name(item) for item in group]):
-            yield pattern, shared
+    known = {item.name: item for item in items}
+    for _, group in groupby(enumerate(items), key=lambda one: fields(_without_place(*one))):
+        for pattern in _patterns([item.name for _, item in group]):
+            yield pattern, fields(known[_first(pattern)])
+
+
+def _without_place(place: int, item: T) -> T:
+    """The item, a device with the number that the first of all would have: the devices of a pattern count on from its first."""
+    if isinstance(item, Device) and item.device_id is not None:
+        return replace(item, device_id=item.device_id - place)
+    return item
 
 
 def _patterns(names: Iterable[str]) -> list[str]:

@@ -202,6 +202,22 @@ def test_equal_neighbours_become_one_entry() -> None:
     assert 'each = "gpu{0..7}"' in text
 
 
+@pytest.mark.parametrize(
+    ("numbers", "entries"),
+    [((0, 0), 2), ((1, 2), 1), ((3, 4, 5, 7), 2), ((1, 0), 2), ((None, None), 1), ((0, None), 2), ((2, 2, 3), 2)],
+)
+def test_numbers_of_providers_are_those_that_were(numbers: tuple[int | None, ...], entries: int) -> None:
+    """Two devices on one GPU became a pattern, whose second device is on the next GPU."""
+    gpu = DeviceType("gpu", "gpu", (("f32", 1e12),), 1e11, provider="CUDAExecutionProvider")
+    devices = tuple(Device(f"gpu{at}", "gpu", "h", device_id=number) for at, number in enumerate(numbers))
+    topology = Topology(
+        "@t", (gpu,), (Host("h"),), devices, (), tuple(Link(f"l{at}", ("h", f"gpu{at}"), 1e9) for at in range(len(devices))), ()
+    )
+    text = topology_to_toml(topology)
+    assert read_topology(text) == topology
+    assert text.count("[[devices]]") == entries
+
+
 # Quantities
 
 
