@@ -172,7 +172,9 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
         return ""
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         of = f" of {groups}" if (groups := groups_of_bound(plan)) else ""
-        reason = f"no plan{of} with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
+        of += f" among {among}" if (among := only_kind(plan)) else ""
+        proven = plan.status == "optimal" and dict(plan.certificate).get("bound") != OF_THESE
+        reason = f"no plan{of} with them is faster" if proven else "no faster plan with them was found"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 

@@ -10,7 +10,7 @@ import pytest
 from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, table_text
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Device, DeviceType, Topology
-from ir.text.witness import BOUND_FOR, CHOSEN, ON_MESHES_FOR
+from ir.text.witness import BOUND_FOR, CHOSEN, OF_THESE, ON_MESHES_FOR
 from passes.stages.load import stage_seconds
 
 STAGES = (
@@ -88,6 +88,23 @@ def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status
 def test_devices_are_not_said_to_help_no_plan_where_other_groups_are_not_proven(only: str) -> None:
     groups = replace(PLAN, status="optimal", certificate=((CHOSEN, f"among 1 to 256 groups{only}2 groups of 5 alone"),))
     assert idle_text(groups, machines(3)) == "  not used: cpu2 (no plan of 2 groups of 5 with them is faster)"
+
+
+@pytest.mark.parametrize(
+    ("certificate", "reason"),
+    [
+        (
+            ("kinds", "stages of single devices; meshes are not searched"),
+            "no plan among stages of single devices with them is faster",
+        ),
+        (("kinds", "stages of single devices; stages that may be meshes: none below 2 s"), "no plan with them is faster"),
+        (("bound", OF_THESE), "no faster plan with them was found"),
+    ],
+)
+def test_devices_are_said_to_help_no_plan_of_those_that_were_searched(certificate: tuple[str, str], reason: str) -> None:
+    """Of all plans it was said, whatever the proof was of."""
+    plan = replace(PLAN, status="optimal", certificate=(certificate,))
+    assert idle_text(plan, machines(3)) == f"  not used: cpu2 ({reason})"
 
 
 def test_turns_are_told_by_how_many_each_device_has() -> None:
