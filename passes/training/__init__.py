@@ -23,7 +23,7 @@ import difflib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -152,7 +152,8 @@ class TrainingPass(Pass):
         module = with_draws(module, context, masks=self.dropout == "on")
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
         names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
-        ops = tuple(self._layer(op, opset, names) for op in func.ops)
+        types = {resource.name: resource.type for resource in module.of_type(Resource)}
+        ops = tuple(self._layer(op, opset, names, types) for op in func.ops)
         fields = dict(func.attributes)
         if self.recompute != RECOMPUTES[0]:
             fields |= attributes(**{RECOMPUTE: self.recompute})
@@ -160,8 +161,8 @@ class TrainingPass(Pass):
         module = module.replace(func, replace(func, ops=ops, attributes=tuple(sorted(fields.items()))))
         return self._marked(module, context)
 
-    def _layer(self, op: Op, opset: int, names: set[str]) -> Op:
-        """An op as it runs in training."""
+    def _layer(self, op: Op, opset: int, names: set[str], types: Mapping[str, Type]) -> Op:
+        """An op as it runs in training; ``types`` of resources."""
         if op.name in TRAINING_OPERAND and len(op.operands) > TRAINING_OPERAND[op.name]:
             return replace(op, operands=op.operands[: TRAINING_OPERAND[op.name]])
         kept = self.batchnorm == "frozen" or (self.batchnorm == "model" and is_frozen(op.facets))
@@ -177,7 +178,7 @@ class TrainingPass(Pass):
         made = list(op.results[:1])
         for number, average in enumerate(op.operands[3:5], 1):
             known = op.results[number] if number < len(op.results) else Value("")
-            made.append(known if known.name else Value(unique(f"%{average[1:]}.new", names), _averaged(op)))
+            made.append(known if known.name else Value(unique(f"%{average[1:]}.new", names), types[average]))
         return replace(op, results=tuple(made), attributes=tuple(sorted(fields.items())))
 
     # -- what is trained -----------------------------------------------------------------------------------------------
@@ -256,14 +257,6 @@ class TrainingPass(Pass):
 def _is_vector(type_: Type) -> bool:
     """Whether a weight is a bias, or a scale, of several elements."""
     return isinstance(type_, TensorType) and len(type_.shape or ()) == 1 and type_.elements != 1
-
-
-def _averaged(op: Op) -> TensorType:
-    """The type of a running average: a number per channel."""
-    data = op.results[0].type
-    assert isinstance(data, TensorType)
-    channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else None
-    return TensorType(data.dtype, (channels,))
 
 
 def _reached(func: Func) -> set[str]:

@@ -233,6 +233,8 @@ class Checker:
         for name, op in self.oracle.trained.items():
             gradient, places = single.theirs(name, after)
             for other, expected, found in single.following(name, gradient, after):
+                if not bool(torch.isfinite(expected).all()):
+                    raise CheckFailed(ModelWeightNotFinite(other[1:], self.oracle.done), where=str(self.folder))
                 difference, scale = _furthest(expected, found), _range(expected)
                 allowed = TOLERANCES[op.name.removeprefix("grad.")] * scale + _last_places(expected)
                 if not difference <= allowed:
@@ -332,7 +334,8 @@ def _range(tensor: torch.Tensor) -> float:
 
 
 def _last_places(tensor: torch.Tensor) -> float:
-    return 4 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max()) if tensor.numel() else 0.0
+    kind = torch.finfo(tensor.dtype)  # below its least normal number they do not get smaller
+    return 4 * kind.eps * max(float(tensor.abs().max()), kind.tiny) if tensor.numel() else 0.0
 
 
 def _bare(names: Mapping[str, None]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class SingleSteps:
         expected = {other: self.before[other].clone() for other in (name, *states.values())}
         if self.oracle.taken:
             weight = expected[name].requires_grad_(True)
-            weight.grad = gradient.clone()
+            weight.grad = gradient.to(weight.dtype, copy=True)
             nesterov = bool(op.get(NESTEROV, 0))
             optimizer = optimizer_of(op.name.removeprefix("grad."), self.numbers(name), [weight], nesterov=nesterov)
             count = torch.tensor(float(self.oracle.done - 1 - self.oracle.scaler.skipped))

@@ -45,7 +45,7 @@ EMITTERS: dict[str, Emitter] = {
 
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "onnx.Attention": ("attention", "attention_results"),
-    "onnx.BatchNormalization": ("batch_norm_train",),
+    "onnx.BatchNormalization": ("batch_norm_train", "batch_norm_type"),
     "onnx.LRN": ("local_response",),
     "onnx.LayerNormalization": ("layer_norm",),
     "onnx.RotaryEmbedding": ("rotary",),

@@ -35,14 +35,24 @@ def batch_norm_train(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation by the statistics of ``x``. Returns y and the updated running mean and variance; the latter averages
     the unbiased variance (divided by count - 1) if ``unbiased``, else the biased one."""
-    batch_mean, batch_variance = torch.zeros_like(mean), torch.zeros_like(variance)
-    y = torch.native_batch_norm(x, scale, bias, batch_mean, batch_variance, True, 1.0, epsilon)[0]
+    taken = batch_norm_type(x, scale, bias, mean, variance)
+    batch_mean, batch_variance = torch.zeros_like(mean, dtype=taken), torch.zeros_like(variance, dtype=taken)
+    y = torch.native_batch_norm(x, scale.to(taken), bias.to(taken), batch_mean, batch_variance, True, 1.0, epsilon)[0]
     count = x.numel() // x.shape[1]
     if count == 1:
-        batch_variance = torch.zeros_like(variance)
+        batch_variance = torch.zeros_like(batch_variance)
     elif not unbiased:
         batch_variance = batch_variance * ((count - 1) / count)
-    return y, mean * momentum + batch_mean * (1.0 - momentum), variance * momentum + batch_variance * (1.0 - momentum)
+    moved = (old * momentum + new * (1.0 - momentum) for old, new in ((mean, batch_mean), (variance, batch_variance)))
+    mean, variance = (new.to(old.dtype) for old, new in zip((mean, variance), moved, strict=True))
+    return y, mean, variance
+
+
+def batch_norm_type(x: Tensor, *parameters: Tensor) -> torch.dtype:
+    """The element type in which torch takes the parameters of a batch normalisation of ``x``: that of ``x``, or float32 beside
+    a narrower ``x`` where they are not all as narrow."""
+    narrow = x.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if narrow and any(one.dtype != x.dtype for one in parameters) else x.dtype
 
 
 def layer_norm(
@@ -227,12 +237,13 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, epsilon: float, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``; None where not ``wanted``."""
+    given, scale = scale.dtype, scale.to(batch_norm_type(x, scale))
     still = (None, None) if scale.dtype == x.dtype else (torch.zeros_like(scale), torch.ones_like(scale))  # say the type
     mean, variance = torch.ops.aten.batch_norm_update_stats(x, *still, 0.0)  # a third of the time of torch.var_mean
     inverse = torch.rsqrt(variance + epsilon)
     backward = torch.ops.aten.native_batch_norm_backward
     one, two, three = backward(grad, x, scale, None, None, mean, inverse, True, epsilon, wanted)
-    return one, two, three
+    return one, *(None if found is None else found.to(given) for found in (two, three))
 
 
 def layer_norm_weight_backward(

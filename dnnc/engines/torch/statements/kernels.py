@@ -209,7 +209,7 @@ EMITTERS: dict[str, Emitter] = {
 HELPERS: dict[str, tuple[str, ...]] = {
     "grad.Attention": ("attention", "attention_backward"),
     "grad.AveragePool": ("avg_pool_backward", "dilated_average"),
-    "grad.BatchNormalization": ("batch_norm_backward",),
+    "grad.BatchNormalization": ("batch_norm_backward", "batch_norm_type"),
     "grad.Col2Im": ("unfold",),
     "grad.GroupNormalizationInput": ("group_norm_backward",),
     "grad.GroupNormalizationWeight": ("group_norm_weight_backward",),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ir.core.diagnostics import CheckFailed
+from dnnc.cli import main
+from ir.core.diagnostics import CheckFailed, ExitCode
+from tests.dnnc.engines.torch.training_builds import compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
@@ -64,3 +67,28 @@ def test_rounding_explains_no_more_than_a_tenth_of_a_loss() -> None:
     made.compare_loss(0, 1.09)
     with pytest.raises(CheckFailed, match=r"the loss of step 1 is 1\.2, that of the unsplit model 1"):
         made.compare_loss(0, 1.2)
+
+
+NARROW = "zoo:bert-base,layers=1,hidden=64,heads=4,intermediate=128,vocab=128,seq=16,batch=4"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "optimizer"),
+    [("f16", "momentum"), *(pytest.param("bf16", name, marks=pytest.mark.slow) for name in ("sgd", "momentum", "adamw"))],
+)
+def test_weights_of_16_bits_are_compared(
+    dtype: str, optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch takes no gradient of another type than its weight. Numbers below the least normal one have steps of one size."""
+    asked = ("--loss", "mse:pooler_output", "--microbatches", "2", "--optimizer", optimizer)
+    build = compiled(tmp_path / "build", *asked, model=f"{NARROW},dtype={dtype}")
+    assert main(["train", str(build), "--steps", "4", "--check"]) == 0
+    assert "weights after each of 4 steps, each by itself, are those of the unsplit model" in capsys.readouterr().out
+
+
+def test_a_weight_that_is_no_number_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Adam's epsilon is 0 in f16. It was told as a difference of 'nan of its range, allowed nan'."""
+    asked = ("--loss", "mse:pooler_output", "--microbatches", "1", "--optimizer", "adam")
+    build = compiled(tmp_path / "build", *asked, model=f"{NARROW},dtype=f16")
+    assert main(["train", str(build), "--steps", "2", "--check"]) == ExitCode.CHECK_FAILED
+    assert "of the unsplit model is no finite number after step 1" in capsys.readouterr().err
