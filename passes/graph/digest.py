@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ir import print_module
 from ir.core.facets import DECISIONS
 from ir.core.module import Declared, Func, Module, Resource
+from ir.core.objectives import THROUGHPUT
 from ir.core.topology import Topology
 
 
@@ -30,6 +31,11 @@ class Among:
         of_stages = f" in {self.stages} stages" if self.stages else ""
         of_turns = " turns" if self.turns else ""
         return of_stages + {0: " replicas", 1: ""}.get(self.replicas, f" {self.replicas} replicas") + of_turns
+
+
+def of_objective(objective: str) -> str:
+    """What tells problems of an objective from those of a stream, which minimise another number of the same plans."""
+    return f" {objective}" if objective != THROUGHPUT.name else ""
 
 
 def problem_digests(module: Module, comm: str, among: Sequence[Among]) -> list[str]:

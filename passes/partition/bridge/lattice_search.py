@@ -30,7 +30,7 @@ from passes.costs.memory.liveness import own_bytes, states_bytes
 from passes.costs.network import network
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.graph.digest import Among, problem_digests
+from passes.graph.digest import Among, of_objective, problem_digests
 from passes.graph.faults import NotAChoice, NotInRange
 from passes.graph.serving import shared_evenly
 from passes.graph.symbols import insert_symbols
@@ -470,7 +470,7 @@ class LatticeSearch(PlanOptions, Pass):
 
     def _problem(self, module: Module, steps: Steps | None, *, replicated: bool) -> str:
         """The digest of the problem, for every plan of which the bound holds."""
-        told = self.comm + (step_text(module, steps.microbatches) if steps is not None else "")
+        told = self.comm + (step_text(module, steps.microbatches) if steps is not None else of_objective(self.objective))
         return problem_digests(module, told, [Among(self.stages, self.replicas if replicated else 1)])[0]
 
     def _of_any_number(self, plan: Plan, module: Module, steps: Steps) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from typing import ClassVar
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
-from ir.core.objectives import THROUGHPUT, Planned, objective_of
+from ir.core.objectives import THROUGHPUT, Planned
 from ir.core.outcomes import SLACK
 from ir.core.topology import Topology
 from passes.costs.learning import step_text
@@ -29,7 +29,7 @@ from passes.costs.memory.liveness import states_bytes
 from passes.costs.network import Network, network
 from passes.framework.base import PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.graph.digest import Among, problem_digests
+from passes.graph.digest import Among, of_objective, problem_digests
 from passes.graph.faults import NotAChoice
 from passes.graph.graph import stage_members
 from passes.graph.positional import POSITION, positional
@@ -100,11 +100,10 @@ class AssignPass(StatedPass):
         if steps:
             bound, reason = step_bound(placed, topology, net, steps, alone and self.flush and not replicated)
         else:
-            bound, reason = plan_bound(placed, topology, net, self.comm, replicated)
+            bound, reason = plan_bound(placed, topology, net, self.comm)
         certificate = {"bound": reason, "plan": "given, not searched for"}
         computed = {entry.ops[i].id for i in positional(module)}  # in each stage that needs them
         once = all(len(indices) == 1 for name, indices in stages.items() if name not in computed)
-        goal = objective_of(self.objective)
         tokens = tokens_of(module, self.objective)
         bound, single = bound / tokens, on_one_device(module, topology, steps) / tokens
         serving = self._serving(module, topology, devices)
@@ -133,7 +132,7 @@ class AssignPass(StatedPass):
             tokens=tokens,
         )
         # What was proven is of plans with one stage per device and one stage per op, all or some of them; or of these stages.
-        comm = self.comm + (step_text(module, steps) if steps else f" {self.objective}" if goal.decodes else "")
+        comm = self.comm + (step_text(module, steps) if steps else of_objective(self.objective))
         among = _among(placed, plan, len(topology.devices)) if alone and once and self.problem else []
         known = problem_digests(module, comm, among)
         if self.problem in known or (self.problem and self.problem == proof_of(placed, replace(plan, bound=self.bound))):
@@ -244,14 +243,12 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     return microbatches * period, "load balance: both passes and updates spread evenly over all devices"
 
 
-def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, str]:
-    """A bound that no plan of the module's entry function on the topology beats, and how the bound was reached.
-    Quick: load balance and largest op, no search."""
-    from passes.stages.bounds import evenly_spread, lower_bound, prices
+def plan_bound(module: Module, topology: Topology, net: Network, comm: str) -> tuple[float, str]:
+    """A bound that no plan of the module's entry function on the topology beats, and how the bound was reached. Quick: no
+    search. An op may be shared by replicas or by the members of a mesh."""
+    from passes.stages.bounds import evenly_spread
     from passes.stages.from_ir import problem_of
 
-    problem = problem_of(module, topology, net, comm=comm)
-    bound, reason = lower_bound(problem, prices(problem))
-    if replicated:  # an op of a replicated stage costs each device a part only
-        bound, reason = evenly_spread(problem), "load balance: all compute spread evenly over all devices"
-    return bound, reason
+    return evenly_spread(
+        problem_of(module, topology, net, comm=comm)
+    ), "load balance: all compute spread evenly over all devices"

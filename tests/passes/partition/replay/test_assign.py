@@ -176,6 +176,29 @@ def test_a_proven_bound_is_not_that_of_plans_that_run_an_op_twice() -> None:
     assert plan.bound <= plan.value == 5.1
 
 
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_a_proven_bound_is_not_that_of_another_objective(objective: str) -> None:
+    """A word in plan.json made the bound of a stream one of latency."""
+    module, context = bare_chain(3), PassContext()
+    searched = PartitionPass(mesh="none").run(module, context).first(Plan)
+    assert searched is not None
+    proof = {"bound": searched.bound, "problem": dict(searched.certificate)["problem"], "proof": "the search"}
+    stated = AssignPass(ops=("0:v0", "1:v1", "1:v2"), devices=("0:d0", "1:d1"), objective=objective, **proof)  # type: ignore[arg-type]
+    plan = stated.run(module, context).first(Plan)
+    assert plan is not None
+    assert (dict(plan.certificate)["bound"] == "the search") == (objective == "throughput")
+
+
+def test_the_bound_of_a_stated_plan_is_no_more_than_plans_of_other_kinds_take() -> None:
+    """The one op takes a second on a device, and its replicas take it in turns."""
+    module, context = bare_chain(1), PassContext()
+    plan = assign(module, "0:v0", devices=("0:d0",)).first(Plan)
+    best = PartitionPass(mesh="none", replicas=0).run(module, context).first(Plan)
+    assert plan is not None
+    assert best is not None
+    assert plan.bound == best.value == 0.5
+
+
 def test_replicas_of_unlike_ports_pay_for_the_slowest() -> None:
     named = tuple(Device(name, "t", "h") for name in "abc")
     links = (Link("ab", ("a", "h"), 1024.0, 0.0), Link("bb", ("b", "h"), 512.0, 0.0), Link("cb", ("c", "h"), 1024.0, 0.0))
