@@ -26,10 +26,10 @@ A plan that splits tensors also has ``"sharding": {"memory": 0}``: bytes that ea
 A plan for training has ``"microbatches"`` per step; ``value``, ``bound`` and ``single`` are seconds per step. With 0
 microbatches it trains on a stream without steps, and they are seconds per microbatch. With ``"flush": false`` they are seconds
 from the start of one step to the start of the next, because the pipeline is not emptied between steps. With ``"recompute":
-"stage"`` each stage runs its forward ops again in place of keeping their results. The seconds of a stage
-(per microbatch, forward and backward) include those of its ``"backward"`` pass. Once per step come ``"sync"``, seconds after
-the last backward pass in which gradients are synchronised and weights updated, and ``"hidden"``, seconds of synchronisation
-during that pass.
+"stage"`` each stage runs its forward ops again in place of keeping their results. With ``"schedule": "zb-h1"`` the work of a
+step is in another order than 1F1B. The seconds of a stage (per microbatch, forward and backward) include those of its
+``"backward"`` pass. Once per step come ``"sync"``, seconds after the last backward pass in which gradients are synchronised and
+weights updated, and ``"hidden"``, seconds of synchronisation during that pass.
 
 A stage on a mesh lists the members of the mesh row by row in ``"device"``, and has::
 
@@ -47,8 +47,8 @@ shard of dimension d, or ``R``, replicated. All other layouts follow from these;
 stages cross too: the stage's own collectives keep it busy for so long.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
-``flush``, ``recompute``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and
-``sync``; where a stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where
+``flush``, ``recompute``, ``schedule``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``,
+``outputs`` and ``sync``; where a stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where
 ``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To move an
 op, move its line; to move a stage, change its device; to split an op differently, change its strategy. The compiler places a
 stage without ``device``, unless the plan splits tensors, and gives a weight or result that is not listed the cheapest
@@ -66,7 +66,7 @@ from typing import TYPE_CHECKING, Any
 from dnnc.build.decoding import STOP, Decoding, State
 from ir.core.diagnostics import visible_json
 from ir.core.facets import SYNCS, StageSet, sync_of
-from ir.core.module import Module, Plan, PlanStage
+from ir.core.module import Module, Plan, PlanStage, Schedule
 from ir.core.names import bare
 from ir.core.ops import all_reads
 from ir.core.topology import Topology
@@ -78,6 +78,7 @@ from passes.graph.graph import cuts_of
 from passes.meshes.notation import sync_text
 from passes.meshes.reshard_ops import plain
 from passes.meshes.undecided import copied, undifferentiated
+from passes.timeline.families import DEFAULT, FAMILIES
 from passes.timeline.workload import workload
 
 if TYPE_CHECKING:
@@ -130,7 +131,15 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
         **({"flush": False} if not plan.flush else {}),
         **({RECOMPUTE: attributes[RECOMPUTE]} if RECOMPUTE in attributes else {}),
+        **_order(module, plan),
     }
+
+
+def _order(module: Module, plan: Plan) -> dict[str, Any]:
+    """The entry ``schedule`` of a training step whose order is not the default."""
+    schedule = module.first(Schedule)
+    kind = schedule.kind if plan.in_steps and schedule is not None else DEFAULT
+    return {"schedule": kind} if kind in FAMILIES and kind != DEFAULT else {}
 
 
 def _decoding(module: Module, plan: Plan, members: Mapping[int, list[str]]) -> dict[str, Any]:

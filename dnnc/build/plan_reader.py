@@ -50,6 +50,7 @@ from passes.meshes.decided import odd_reshard
 from passes.meshes.notation import read_placements, read_sync
 from passes.meshes.undecided import undifferentiated
 from passes.partition.replay.assign import AssignPass
+from passes.timeline.families import FAMILIES
 
 if TYPE_CHECKING:
     from passes.partition.replay.meshes import ReplayPass
@@ -89,6 +90,15 @@ def recomputation_of(data: Any, where: str) -> str:
     told = reader.text(reader.mapping(data, "plan"), RECOMPUTE, "", "")
     if told not in ("", *RECOMPUTES):
         reader.fail(WrongEntry(" or ".join(f"'{one}'" for one in RECOMPUTES), f"'{_shown(told)}'"), RECOMPUTE)
+    return told
+
+
+def schedule_of(data: Any, where: str) -> str:
+    """The order of work of a training step, empty where nothing is said. Raises InvalidInput for a wrong entry."""
+    reader = _Reader(where)
+    told = reader.text(reader.mapping(data, "plan"), "schedule", "", "")
+    if told not in ("", *FAMILIES):
+        reader.fail(WrongEntry(f"one of {', '.join(FAMILIES)}", f"'{_shown(told)}'"), "schedule")
     return told
 
 

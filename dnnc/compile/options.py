@@ -265,7 +265,7 @@ def _with_comm(step: Pass, comm: str) -> Pass:
 
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline in which the plan of --plan replaces the search. Raises UsageError, InvalidInput."""
-    from dnnc.build.plan_reader import read_plan, recomputation_of, replay_from_json
+    from dnnc.build.plan_reader import read_plan, recomputation_of, replay_from_json, schedule_of
     from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None
@@ -288,8 +288,9 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         pipeline = for_meshes(pipeline)
     if stated.training:
         training = options.training
-        if schedule and not training.schedule:  # the rows that are stated are of that order, or edited
-            training = replace(training, schedule=_kind_of(schedule, str(options.plan)))
+        if not training.schedule:  # rows that are stated are of that order, or edited
+            kind = _kind_of(schedule, str(options.plan)) if schedule else schedule_of(data, str(options.plan))
+            training = replace(training, schedule=kind)
         if not training.recompute:
             training = replace(training, recompute=recomputation_of(data, str(options.plan)))
         pipeline = with_training(pipeline, training, plan_only=options.plan_only)

@@ -170,6 +170,8 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
     idle = idle_devices(plan, topology)
     if not idle:
         return ""
+    if not reason and "plan" in dict(plan.certificate):
+        reason = "the replayed plan leaves them out"
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         of = f" of {groups}" if (groups := groups_of_bound(plan)) else ""
         of += f" among {among}" if (among := only_kind(plan)) else ""

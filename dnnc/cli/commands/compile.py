@@ -289,9 +289,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     put(plan_headline(result.plan))
     if advice := _advice(result, options):
         put(advice)
-    if options.plan is not None:
-        asked = "the replayed plan leaves them out"
-    else:
+    asked = ""
+    if options.plan is None:
         asked = f"--stages {options.stages} was asked for" if options.stages else ""
         asked = f"--shares {options.shares} was asked for" if options.shares not in ("", "equal") else asked
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", ANY_FORM, ANY_MESH, NO_MESH) else asked
@@ -308,7 +307,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         put(f"next: dnnc simulate {folder}")
         return
     if options.plan_only and result.plan.minimises.trains:
-        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan --plan-only")
+        loss = f"--loss {shlex.quote(options.training.loss)}" if options.training.loss else "--plan-only"
+        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan {folder}/plan.json {loss}")
     elif options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
     elif result.plan.minimises.trains:

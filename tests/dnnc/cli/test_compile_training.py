@@ -354,3 +354,22 @@ def test_a_size_that_depends_on_values_is_refused_on_the_way_of_a_gradient(
     assert "partition: " not in told  # before a plan is searched
     assert "%loss: error[E3610]: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
     assert "--frozen GLOB" in told
+
+
+@pytest.mark.parametrize("order", ["zb-h2", pytest.param("zb-v", marks=pytest.mark.slow), "gpipe"])
+def test_a_replay_keeps_the_order_of_work(order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """plan.json did not tell it, so that the same plan was another. What is printed to do next can be done."""
+    model = ["compile", MLP, "-t", TWO]
+    stages = () if order == "zb-v" else ("--stages", "2", "--replicas", "1")
+    asked = ["--objective", "training", "--loss", "mse:y", "--microbatches", "4", "--schedule", order, *stages]
+    assert main([*model, *asked, "--mesh", "none", "--plan-only", "-o", str(tmp_path / "a")]) == 0
+    told = capsys.readouterr().out.splitlines()[-1]
+    replay = told.partition("replay it with ")[2].split()
+    assert replay == ["--plan", f"{tmp_path}/a/plan.json", "--loss", "mse:y"]
+    assert main([*model, *replay, "-o", str(tmp_path / "b"), "-q"]) == 0
+    one, two = (json.loads((tmp_path / name / "plan.json").read_text()) for name in "ab")
+    assert (one["schedule"], one["value"]) == (two["schedule"], two["value"])
+    assert one["schedule"] == order
+    (tmp_path / "c.json").write_text(json.dumps({**one, "schedule": "zb-h3"}))
+    assert main([*model, "--plan", str(tmp_path / "c.json"), "--loss", "mse:y", "-o", str(tmp_path / "c")]) == 3
+    assert "c.json: schedule: error[E0342]: expected one of 1f1b, gpipe, interleaved, " in capsys.readouterr().err
