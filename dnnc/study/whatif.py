@@ -24,7 +24,7 @@ from dnnc.compile.options import PROGRAM_PASSES, build_pipeline, of_profile, war
 from dnnc.machines import is_local, machines_of
 from dnnc.report.plan import groups_of_bound
 from dnnc.study.faults import CoresShared, TooManyDevices
-from dnnc.study.subsets import parts, with_more
+from dnnc.study.subsets import connected, parts, with_more
 from dnnc.study.subsets import restricted as without_others
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Module, Plan
@@ -65,7 +65,8 @@ class PlanOnPart:
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """``whole``: the row of all devices; ``rows``: of subsets, fewest devices first, and of all; ``more``: with devices added.
-    ``left_out``: whether there are more subsets than rows. ``objective``: its name."""
+    ``left_out``: whether there are more subsets than rows. ``objective``: its name. ``unlinked``: what cannot be added, because
+    no links would lead to it."""
 
     topology: Topology
     objective: str
@@ -73,6 +74,7 @@ class WhatIf:
     rows: tuple[PlanOnPart, ...]
     more: tuple[PlanOnPart, ...]
     left_out: bool
+    unlinked: tuple[str, ...] = ()
 
     def factor(self, row: PlanOnPart) -> float:
         """Speed of a row relative to that of all devices."""
@@ -83,7 +85,8 @@ class WhatIf:
     @property
     def answer(self) -> str:
         """One sentence: whether more devices would help, and which present devices do not."""
-        sentences = [self._of_more(row) for row in self.more]
+        sentences = [f"{what} cannot be added: no links would lead to it" for what in self.unlinked]
+        sentences += [self._of_more(row) for row in self.more]
         smallest = next((row for row in self.rows if self.factor(row) * HELPS >= 1), None)
         if smallest is not None and smallest is not self.whole and self.whole.value < math.inf:
             names = ", ".join(smallest.devices[:4]) + (" ..." if len(smallest.devices) > 4 else "")
@@ -203,7 +206,8 @@ def what_if(
     if len(topology.devices) > MOST_DEVICES:
         raise UsageError(TooManyDevices(len(topology.devices), MOST_DEVICES), where=options.topology)
     wanted = added or [(name, 1) for name in dict.fromkeys(device.type for device in topology.devices)]
-    larger = [(f"{count} more {type_}", *with_more(topology, type_, count)) for type_, count in wanted]
+    copied = [(f"{count} more {type_}", *with_more(topology, type_, count)) for type_, count in wanted]
+    larger = [one for one in copied if connected(one[1])]
     search = _loaded(replace(options, plan_only=True), topology, sink, progress)
     whole = search.row(topology, shared=False, sink=sink)
     if search.bounds_parts(topology) and not whole.why:
@@ -221,9 +225,9 @@ def what_if(
         more.append(replace(row, added=names, added_type=text))
     if search.cut:
         warn_of_cut(sink, options.time_limit)
-    return WhatIf(
-        topology, options.objective or search.options.objective or THROUGHPUT.name, whole, planned_rows, tuple(more), left_out
-    )
+    objective = options.objective or search.options.objective or THROUGHPUT.name
+    unlinked = tuple(one[0] for one in copied if one not in larger)
+    return WhatIf(topology, objective, whole, planned_rows, tuple(more), left_out, unlinked)
 
 
 def _require_own_cores(spec: str) -> None:

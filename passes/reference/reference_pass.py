@@ -111,7 +111,7 @@ class ReferencePass(LatticeSearch):
         by_objective = alone or trains or refused["--pieces"]
         self._refuse(refused, f"objective={self.objective}" if by_objective else f"split={self.split}")
         if self.pieces < 1:
-            raise InvalidInput(NotInRange("pieces", self.pieces, "a number above 0"), where="--pieces")
+            raise InvalidInput(NotInRange("pieces", self.pieces, "a number above 0"), where=self.name)
 
     def _refuse(self, flags: Mapping[str, bool], chosen: str) -> None:
         """Raises UsageError for flags that were given and are none of what was chosen."""

@@ -135,7 +135,7 @@ class LatticeSearch(PlanOptions, Pass):
         self.check_comm()
         replace(self, objective=THROUGHPUT.name)._check(topology, Planned.OPS)
         if self.microbatches < 0:
-            raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where="--microbatches")
+            raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where=self.name)
         net, most = context.analyses.get(network, topology), self.replicas or MOST_REPLICAS
         order = self.chunk_order if self.chunks > 1 else ""
         steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most, order)
@@ -396,9 +396,9 @@ class LatticeSearch(PlanOptions, Pass):
         if self.comm not in COMM:
             raise InvalidInput(NotAChoice("comm", self.comm, ", ".join(COMM)), where=self.name)
         if self.stages < 0:
-            raise InvalidInput(NotInRange("stages", self.stages, "a number above 0"), where="--stages")
+            raise InvalidInput(NotInRange("stages", self.stages, "a number above 0"), where=self.name)
         if not 0 <= self.replicas <= MOST_REPLICAS:
-            raise InvalidInput(NotInRange("replicas", self.replicas, f"at most {MOST_REPLICAS}, 0 for any"), where="--replicas")
+            raise InvalidInput(NotInRange("replicas", self.replicas, f"at most {MOST_REPLICAS}, 0 for any"), where=self.name)
         if not (0 <= self._seconds < math.inf):
             raise InvalidInput(NotInRange("time-limit", self._seconds, "seconds, at least 0"), where=self.name)
         if not topology.devices:

@@ -153,6 +153,14 @@ def test_sentences() -> None:
     assert math.isinf(none.value)
 
 
+def test_what_no_link_would_lead_to_is_not_added(tmp_path: Path) -> None:
+    alone = tmp_path / "alone.toml"
+    alone.write_text('version = 1\n[types.c]\nlike = "preset:cpu-1"\n[[devices]]\nname = "solo"\ntype = "c"\n')
+    found = what_if(CompileOptions(MODEL, str(alone), tmp_path), [], sink=DiagnosticSink())
+    assert [row.devices for row in found.rows] == [("solo",)]
+    assert (found.more, found.answer) == ((), "1 more c cannot be added: no links would lead to it.")
+
+
 def test_what_is_refused(machines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"E1133.*999 workers share 2 cores"):
         what_if(CompileOptions(MODEL, "preset:cpu-999,cores=2", tmp_path), [], sink=DiagnosticSink())
