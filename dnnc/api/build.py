@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.api.faults import ForInference, ForTraining
 from dnnc.api.feeding import Data, evaluation_source, scratch_of, source_of
-from dnnc.api.options import PathLike, time_span, whole_number
-from dnnc.api.terms import python_terms, warn
+from dnnc.api.options import PathLike, numbers, one_of, time_span
+from dnnc.api.terms import python_terms, translate, warn
 from ir.core.diagnostics import Diagnostic, UsageError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Build:
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
-        threads, in_flight = whole_number("start", "threads", threads, 0), whole_number("start", "in_flight", in_flight, 0)
+        threads, in_flight, wait = numbers("start", threads=threads, in_flight=in_flight, wait=wait)
         timeout = None if timeout is None else time_span("start", "timeout", timeout)
         with python_terms():
             stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
@@ -170,7 +170,10 @@ class Build:
         """Compares the programs with the unsplit model: of inference each tensor that leaves a stage, on ``inputs`` (an
         ``.npz``, or arrays by name) or ``samples`` random microbatches; of training the losses and weights after each of
         ``steps`` steps on ``data``. ``cluster``, ``hosts``, ``ports``, ``wait``: as of ``start``, to compare the outputs
-        of a run there. Raises InvalidInput for inputs that the model does not take."""
+        of a run there. Raises InvalidInput for inputs that the model does not take, UsageError for numbers out of range."""
+        seed, samples, threads, tolerance, steps, wait = numbers(
+            "check", seed=seed, samples=samples, threads=threads, tolerance=tolerance, steps=steps, wait=wait
+        )
         with python_terms():
             stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains and stated is None:
@@ -184,8 +187,7 @@ class Build:
             given = Path(inputs) if isinstance(inputs, str | os.PathLike) else inputs
             options = CheckOptions(given, seed, samples, threads, tolerance=tolerance, cluster=stated)
             report = check_build(programs, options, warn=lambda diagnostic: warn([diagnostic]))
-        error = report.error()
-        return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
+        return _result(report)
 
     def prove(self) -> CheckResult:
         """Shows for all inputs that the programs compute the model, of training that each step is that of the model; nothing is
@@ -194,8 +196,7 @@ class Build:
             from dnnc.check.proof import prove
 
             report = prove(self.folder)
-        error = report.error()
-        return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
+        return _result(report)
 
     def _check_training(self, steps: int, data: Data, seed: int | None, threads: int, emulate: bool) -> CheckResult:
         from dnnc.build.build import read_program
@@ -252,15 +253,21 @@ class Build:
         ``checkpoint`` the best weights are kept in the folder ``best`` there. ``log``: files ``.csv`` or ``.jsonl`` of each
         step's numbers; ``tensorboard``: a folder for its files. ``on_step`` is called after each step.
 
-        Raises InvalidInput for data that do not fit the model, UsageError for less than one step, RuntimeFailure where a
+        Raises InvalidInput for data that do not fit the model, UsageError for numbers out of range, RuntimeFailure where a
         process ends."""
         from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
-        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts, require_evaluable
+        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts, require_evaluable, require_folders
         from dnnc.engines.torch.watch.logs import opened_logs
 
-        steps, timeout = whole_number("train", "steps", steps, 1), time_span("train", "timeout", timeout)
+        steps, seed, every, threads, retries, eval_every, patience = numbers(
+            "train",
+            **{"steps": steps, "seed": seed, "every": every, "threads": threads, "retries": retries},
+            **{"eval_every": eval_every, "patience": patience},
+        )
+        timeout = time_span("train", "timeout", timeout)
+        one_of("train", "last_batch", last_batch, ("", "drop", "use"))
         training, warnings, stopped = Training(), list[Diagnostic](), False
 
         def done(step: Progressed) -> None:
@@ -298,6 +305,7 @@ class Build:
                 eval_every=eval_every,
                 patience=patience,
             )
+            require_folders(options)
             warnings += doubts(opened, options).diagnostics
             module = read_program(opened.files)
             options = replace(options, eval_data=evaluation_source(stack, eval_data, module))
@@ -313,6 +321,14 @@ class Build:
                 seconds = train_with_retries(launch, opened, given, retries, done, warnings.append)
         warn(warnings)
         return replace(training, seconds=seconds, stopped=stopped)
+
+
+def _result(report: Any) -> CheckResult:
+    """What the report of a check shows, its error in Python's terms."""
+    error = report.error()
+    if error is not None:
+        translate(error)
+    return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
 
 
 def _cluster(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dnnc.api.options import PathLike
+from dnnc.api.options import PathLike, sizes_of
 from dnnc.api.terms import python_terms, warn
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.limits import LIMITS, Limits
@@ -28,8 +28,9 @@ def export(
 
     Raises InvalidInput for what is no checkpoint, or one of another model, and UsageError where PyTorch is missing."""
     sink = DiagnosticSink()
+    sizes = sizes_of("dnnc.export", dims)
     with python_terms():
-        written = write_with_weights(Path(checkpoint), str(model), Path(out), sink, ema=ema, dims=dims or {})
+        written = write_with_weights(Path(checkpoint), str(model), Path(out), sink, ema=ema, dims=sizes)
     warn(sink.diagnostics)
     return written
 

@@ -77,7 +77,7 @@ class ForTraining(Fault, code="E1409"):
 class DataNotReadable(Fault, code="E1410"):
     """Training data are a path, ``module:function``, a mapping of arrays, or an iterable of microbatches."""
 
-    message = "a {kind} is no training data; expected a path, a mapping of arrays by input, or an iterable of such mappings"
+    message = "found a value of type {kind}; expected a path, a mapping of arrays by input, or an iterable of such mappings"
     kind: str
 
 
@@ -134,8 +134,8 @@ class NotSizes(Fault, code="E1416"):
     found: str
 
 
-class NumberTooSmall(Fault, code="E1417"):
-    """A method of a build was given a number that is too small."""
+class NumberOutOfRange(Fault, code="E1417"):
+    """A function other than ``dnnc.plan`` was given a number that is too small or too large."""
 
     message = "{name} is {found}; expected {expected}"
     name: str

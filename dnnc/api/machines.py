@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnc.api.options import PathLike
+from dnnc.api.options import PathLike, numbers
 from dnnc.api.terms import python_terms, warn
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def measure_cluster(
     from dnnc.machines.topology import topology_to_toml
     from ir.system.scratch import whole_file
 
+    devices, seed = numbers("dnnc.measure_cluster", devices=devices, seed=seed)
     with python_terms():
         options = ClusterOptions(cluster, hosts or {}, port_range(ports))
         require_packages()

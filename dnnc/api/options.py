@@ -1,9 +1,12 @@
-"""What ``dnnc.plan`` may be asked for, beside the model and its machines: the options of ``dnnc compile`` as keywords."""
+"""What ``dnnc.plan`` may be asked for, beside the model and its machines: the options of ``dnnc compile`` as keywords; and the
+ranges of the numbers that other functions take (``numbers``)."""
 
 from __future__ import annotations
 
 import operator
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -12,10 +15,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
-from dnnc.api.faults import NotAnOption, NotSizes, NumberTooSmall, OptionOfWrongType, OptionOutOfBounds
+from dnnc.api.faults import NotAnOption, NotSizes, NumberOutOfRange, OptionOfWrongType, OptionOutOfBounds
 from dnnc.compile.flags import BOUNDS, CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
+from ir.core.limits import MOST, MOST_CORES, MOST_SECONDS
+from ir.core.ranges import MOST_MICROBATCHES
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -113,17 +118,23 @@ class PlanOptions(TypedDict, total=False):
 
 _RENAMED = {"passes": "pipeline"}
 """Keywords whose field of ``CompileOptions`` has another name."""
+_RANGES: Mapping[str, tuple[Any, float, float]] = {
+    **{"threads": (int, 0, MOST_CORES), "devices": (int | None, 1, 1 << 16), "seed": (int | None, 0, MOST)},
+    **{"samples": (int, 1, MOST_MICROBATCHES), "steps": (int, 1, MOST)},
+    **dict.fromkeys(("in_flight", "every", "eval_every", "patience", "retries"), (int, 0, MOST)),
+    **{"tolerance": (float | None, 0, sys.float_info.max), "wait": (float, 0, MOST_SECONDS)},
+}
+"""Type, least and largest number of each keyword of a function other than ``dnnc.plan``, as the command says."""
+_SIZE = "int or range, or the name of another dimension"
+_DIGITS = re.compile(r"\s*[+-]?\d[\d.]*\s*")
+"""No name of a dimension."""
 _OF_TRAINING = frozenset(one.name for one in fields(TrainingOptions))
 
 
 def compile_options(model: str, dims: Mapping[str, int | str | range] | None, options: PlanOptions) -> CompileOptions:
     """Those options as data. Raises UsageError for one that there is not, for one of the wrong type, and for a number or a
     range that the command refuses, too."""
-    _require("dims", dims, Mapping[str, int | str | range] | None)
-    sizes = {name: _plain(size) for name, size in (dims or {}).items()}
-    for name, size in sizes.items():
-        if isinstance(size, range) and (not size or size.step != 1 or size.start < 0):
-            raise UsageError(NotSizes(name, str(size)[:80]), where="dnnc.plan")
+    sizes = sizes_of("dnnc.plan", dims)
     plain: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for name, value in options.items():
@@ -138,19 +149,42 @@ def compile_options(model: str, dims: Mapping[str, int | str | range] | None, op
     return CompileOptions(model, dims=sizes, training=TrainingOptions(**training), **plain)
 
 
-def whole_number(where: str, name: str, value: Any, least: int) -> int:
-    """``value`` as an int. Raises UsageError for what is no whole number, and for one below ``least``."""
-    _require(name, value, int, where)
-    if value < least:
-        raise UsageError(NumberTooSmall(name, str(value)[:80], f"a whole number from {least}"), where=where)
-    return operator.index(value)
+def sizes_of(where: str, dims: Mapping[str, int | str | range] | None) -> dict[str, Any]:
+    """``dims`` with numbers of Python. Raises UsageError for what is no size, a number as text too."""
+    _require("dims", dims, Mapping[str, int | str | range] | None, where)
+    for name, size in (dims or {}).items():
+        if isinstance(size, str) and _DIGITS.fullmatch(size):
+            raise UsageError(OptionOfWrongType(f"dims[{name!r}]", repr(size)[:80], _SIZE), where=where)
+        if isinstance(size, range) and (not size or size.step != 1 or size.start < 0):
+            raise UsageError(NotSizes(name, str(size)[:80]), where=where)
+    return {name: _plain(size) for name, size in (dims or {}).items()}
+
+
+def numbers(where: str, **keywords: Any) -> list[Any]:
+    """The values of keywords as numbers of Python, and None where a keyword may be None. Raises UsageError for a value of
+    another type, and for one out of its range."""
+    for name, value in keywords.items():
+        type_, least, most = _RANGES[name]
+        _require(name, value, type_, where)
+        if value is not None and not least <= value <= most:
+            kind = "finite" if isinstance(most, float) else "whole"
+            to = f" to {int(most)}" if most < sys.float_info.max else ""
+            raise UsageError(NumberOutOfRange(name, str(value)[:80], f"a {kind} number from {least}{to}"), where=where)
+    return list(map(_plain, keywords.values()))
+
+
+def one_of(where: str, name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises UsageError for a value that is none of ``choices``, of which the empty text is the default."""
+    if value not in choices:
+        expected = " or ".join(map(repr, filter(None, choices)))
+        raise UsageError(OptionOfWrongType(name, repr(value)[:80], expected), where=where)
 
 
 def time_span(where: str, name: str, value: Any) -> float:
     """``value``, seconds, as a float. Raises UsageError for what is no number, and for one that is not above 0."""
     _require(name, value, float, where)
     if not value > 0:
-        raise UsageError(NumberTooSmall(name, str(value)[:80], "a number of seconds above 0"), where=where)
+        raise UsageError(NumberOutOfRange(name, str(value)[:80], "a number of seconds above 0"), where=where)
     return float(value)
 
 

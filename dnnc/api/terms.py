@@ -60,6 +60,8 @@ _PHRASES = (
     ("'dnnc inspect DIR' lists", "session.get_inputs() lists"),
     ("--inputs FILE.npz gives others; 'dnnc check' tries", "build.check(inputs) tries"),
     ("'dnnc compile MODEL -t TOPOLOGY -o DIR'", "dnnc.plan(model, machines=...).write(folder)"),
+    ("choose another output directory with -o", "choose another folder"),
+    ("'dnnc check --json' lists every tensor for a report", "report.comparisons of the result has every tensor"),
 )
 """What Python has in place of commands."""
 _COMMAND = re.compile(r"('dnnc [^']*')")

@@ -379,20 +379,6 @@ class NoBandwidth(Fault, code="E0136"):
 # train
 
 
-class NoCheckpointFolder(Fault, code="E0137"):
-    """--every says how often a checkpoint is written, and no option says where."""
-
-    message = "there is no folder for checkpoints"
-    hint = "add --checkpoint DIR"
-
-
-class NotAFolder(Fault, code="E0138"):
-    """The path is that of a file. A folder is needed there; a new one is made."""
-
-    message = "this is a file, not a folder"
-    hint = "name a folder, which may be new"
-
-
 class TooFewSteps(Fault, code="E0139"):
     """A row of --runs is a median of steps without the first, which is slower than the others."""
 

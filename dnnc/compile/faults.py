@@ -121,10 +121,10 @@ class OptionWithoutLoss(Fault, code="E1013"):
 # Options and their values
 
 
-class TimeLimitNotFinite(Fault, code="E1014"):
-    """A time limit is a finite number of seconds."""
+class NotATimeLimit(Fault, code="E1014"):
+    """A time limit is a finite number of seconds, at least 0."""
 
-    message = "found {found}, expected a finite number of seconds"
+    message = "found {found}, expected a finite number of seconds, at least 0"
     hint = "leave it out for the default"
     found: float
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from dnnc.compile.faults import (
     CommOfMeshPlan,
+    NotATimeLimit,
     NotOfProfile,
     NotWithMesh,
     NotWithPlan,
@@ -28,7 +29,6 @@ from dnnc.compile.faults import (
     SearchCut,
     StagesRecompute,
     SyncWithoutMesh,
-    TimeLimitNotFinite,
 )
 from dnnc.compile.flags import (
     FLAGS,
@@ -111,9 +111,9 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Raises UsageError for infinity and NaN."""
-    if seconds is not None and not math.isfinite(seconds):
-        raise UsageError(TimeLimitNotFinite(seconds), where="--time-limit")
+    """Raises UsageError for infinity, NaN, and less than 0."""
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise UsageError(NotATimeLimit(seconds), where="--time-limit")
 
 
 def warn_of_cut(sink: DiagnosticSink, seconds: float | None) -> None:

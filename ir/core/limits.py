@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST = (1 << 63) - 1
+"""The largest value of an option that counts, or of a seed."""
+MOST_CORES = 1024
+"""Most cores of a process that an option names, each of which runs a thread."""
+MOST_SECONDS = 1e6
+"""The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -11,6 +11,7 @@ from dnnc.cli.console import print_proof, progress, put, put_json, show_warnings
 from dnnc.cli.faults import ProvesAllInputs
 from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import UsageError
+from ir.core.limits import MOST, MOST_CORES, MOST_SECONDS
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
@@ -28,23 +29,23 @@ SeedOption = Annotated[
     typer.Option(
         "--seed",
         min=0,
-        max=opt.MOST,
+        max=MOST,
         metavar="N",
         help="Seed of random inputs (default: 0), in the place too of those that the build keeps.",
     ),
 ]
-ThreadsOption = Annotated[int, typer.Option(min=1, max=opt.MOST_CORES, metavar="N", help="Cores of each device (default: 1).")]
+ThreadsOption = Annotated[int, typer.Option(min=1, max=MOST_CORES, metavar="N", help="Cores of each device (default: 1).")]
 CoresOption = Annotated[
     int | None,
     typer.Option(
-        "--threads", min=1, max=opt.MOST_CORES, metavar="N", help="Cores of each device (default: as its type says, else 1)."
+        "--threads", min=1, max=MOST_CORES, metavar="N", help="Cores of each device (default: as its type says, else 1)."
     ),
 ]
 TimeoutOption = Annotated[
     float,
     typer.Option(
         min=0.0,
-        max=opt.MOST_SECONDS,
+        max=MOST_SECONDS,
         callback=opt.finite,
         metavar="SECONDS",
         help="Longest that a stage may spend on one microbatch.",
@@ -68,9 +69,9 @@ def run(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Run all of them N times in the same processes.")
+        int, typer.Option(min=1, max=MOST, metavar="N", help="Run all of them N times in the same processes.")
     ] = 1,
-    warmup: Annotated[int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Rounds before the ones that count.")] = 0,
+    warmup: Annotated[int, typer.Option(min=0, max=MOST, metavar="N", help="Rounds before the ones that count.")] = 0,
     threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
     seed: SeedOption = None,

@@ -21,6 +21,7 @@ from dnnc.cli.faults import (
 from dnnc.cli.options import shared as opt
 from dnnc.cli.streams import is_unread
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError, visible
+from ir.core.limits import MOST
 
 if TYPE_CHECKING:
     from dnnc.build.decoding import Decoding
@@ -48,7 +49,7 @@ def generate(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=opt.MOST, metavar="N", help="Tokens of an answer (default: what the context holds)."),
+        typer.Option(min=1, max=MOST, metavar="N", help="Tokens of an answer (default: what the context holds)."),
     ] = None,
     temperature: Annotated[
         float,
@@ -57,7 +58,7 @@ def generate(
         ),
     ] = 0.0,
     top_k: Annotated[
-        int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Draw from the N most likely tokens (0: from all).")
+        int, typer.Option(min=0, max=MOST, metavar="N", help="Draw from the N most likely tokens (0: from all).")
     ] = 0,
     top_p: Annotated[
         float,
@@ -69,7 +70,7 @@ def generate(
         ),
     ] = 1.0,
     seed: Annotated[
-        int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Of random numbers; the next prompt has the next.")
+        int, typer.Option(min=0, max=MOST, metavar="N", help="Of random numbers; the next prompt has the next.")
     ] = 0,
     stop: Annotated[
         list[str] | None,

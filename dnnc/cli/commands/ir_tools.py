@@ -12,6 +12,7 @@ from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write
 from dnnc.cli.options import shared as opt
 from dnnc.cli.tracing import Tracing, timing_text
 from ir.core.diagnostics import DiagnosticSink
+from ir.core.limits import MOST
 from ir.core.module import Module
 
 OutOption = Annotated[
@@ -69,9 +70,7 @@ def opt_(
     ] = None,
     out: OutOption = None,
     short: opt.ShortOption = False,
-    stop_after: Annotated[
-        int | None, typer.Option(min=0, max=opt.MOST, metavar="N", help="Run the first N passes only.")
-    ] = None,
+    stop_after: Annotated[int | None, typer.Option(min=0, max=MOST, metavar="N", help="Run the first N passes only.")] = None,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,

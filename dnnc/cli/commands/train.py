@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from dnnc.cli.console import Report, progress, put, put_json, show_warnings, talk
 from dnnc.cli.faults import (
-    NoCheckpointFolder,
-    NotAFolder,
     NotWithCheck,
     OtherSeed,
     TooFewSteps,
@@ -76,12 +74,11 @@ def train(
     given = locals()
     from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.hosts.faults import NotWithCluster
-    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable
+    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable, require_folders
     from dnnc.engines.torch.slowed import slow_devices
     from dnnc.engines.torch.watch.logs import opened_logs
     from dnnc.study.runs import require_appendable
 
-    _require_folders(every, checkpoint, out)
     on_cluster = opt.cluster_options(cluster, host, ports)
     by_hand = {"--nodes": nodes > 1, "--node": node, "--meet": meet, "--secret": secret, "--emulate": emulate}
     if on_cluster is not None and (clash := tuple(flag for flag, value in by_hand.items() if value)):
@@ -96,6 +93,7 @@ def train(
     require_here(opened.files, hosts=nodes if on_cluster is None else None, trains=True, emulate=emulate)
     opened_state = _opened(resume) if resume is not None else None
     options = opt.named(TrainOptions, given, resume=opened_state, out=out or checkpoint, meeting=meet)
+    require_folders(options)
     require_evaluable(options, on_cluster)
     slow_devices(options.slow)
     if check:
@@ -116,15 +114,6 @@ def train(
         raise UsageError(OtherSeed(options.resume.where, options.resume.position.seed), where=f"--seed {seed}")
     with opened_logs(log or [], tensorboard, options.begin) as logged:
         _train(opened, options, on_cluster, retries, runs, logged, json=json, quiet=quiet)
-
-
-def _require_folders(every: int, checkpoint: Path | None, out: Path | None) -> None:
-    """Raises UsageError where there is no folder to write to."""
-    if every and checkpoint is None:
-        raise UsageError(NoCheckpointFolder(), where="--every")
-    for flag, folder in (("--checkpoint", checkpoint), ("--out", out)):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise UsageError(NotAFolder(), where=f"{flag} {folder}")
 
 
 @dataclass

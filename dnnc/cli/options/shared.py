@@ -26,20 +26,13 @@ from dnnc.cli.faults import (
     UnknownObjective,
 )
 from ir.core.diagnostics import UsageError
-from ir.core.limits import LIMITS, OPTIONS, Limits
+from ir.core.limits import LIMITS, MOST_SECONDS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
 
 if TYPE_CHECKING:
     from dnnc.engines.hosts.options import ClusterOptions
 
 R = TypeVar("R")
-MOST_SECONDS = 1e6
-"""The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
-MOST = (1 << 63) - 1
-"""The largest value of an option that counts, or of a seed."""
-
-MOST_CORES = 1024
-"""Most cores of a process, each of which runs a thread."""
 
 
 def finite(value: float | None, param: typer.CallbackParam) -> float | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dnnc.cli.options import shared as opt
+from ir.core.limits import MOST, MOST_CORES, MOST_SECONDS
 
 
 class LastBatchName(StrEnum):
@@ -18,7 +19,7 @@ class LastBatchName(StrEnum):
     USE = "use"
 
 
-Steps = Annotated[int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")]
+Steps = Annotated[int, typer.Option(min=1, max=MOST, metavar="N", help="Steps to train, from the first or from --resume.")]
 Data = Annotated[
     str,
     typer.Option(
@@ -38,15 +39,13 @@ LastBatch = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, max=opt.MOST, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."),
+    typer.Option(min=0, max=MOST, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."),
 ]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="DIR", help="Write checkpoints there, folders stepN of weights and optimizer state."),
 ]
-Every = Annotated[
-    int, typer.Option(min=0, max=opt.MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")
-]
+Every = Annotated[int, typer.Option(min=0, max=MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")]
 Resume = Annotated[
     Path | None,
     typer.Option("--resume", metavar="DIR", help="Go on from a checkpoint, of this or another plan of the model."),
@@ -60,14 +59,14 @@ EvalData = Annotated[
 ]
 EvalEvery = Annotated[
     int,
-    typer.Option("--eval-every", min=0, max=opt.MOST, metavar="N", help="Steps between evaluations (0: after the last alone)."),
+    typer.Option("--eval-every", min=0, max=MOST, metavar="N", help="Steps between evaluations (0: after the last alone)."),
 ]
 Patience = Annotated[
     int,
     typer.Option(
         "--patience",
         min=0,
-        max=opt.MOST,
+        max=MOST,
         metavar="N",
         help="Stop after N evaluations without a better loss (0: never). With --checkpoint the best weights are kept.",
     ),
@@ -85,9 +84,7 @@ Check = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        min=1, max=opt.MOST_CORES, metavar="N", help="Threads of each rank (default: as many as its device has cores)."
-    ),
+    typer.Option(min=1, max=MOST_CORES, metavar="N", help="Threads of each rank (default: as many as its device has cores)."),
 ]
 Slow = Annotated[
     list[str] | None,
@@ -99,7 +96,7 @@ Slow = Annotated[
 Timeout = Annotated[
     float,
     typer.Option(
-        min=0.1, max=opt.MOST_SECONDS, callback=opt.finite, metavar="SECONDS", help="Longest that a rank waits for another."
+        min=0.1, max=MOST_SECONDS, callback=opt.finite, metavar="SECONDS", help="Longest that a rank waits for another."
     ),
 ]
 Nodes = Annotated[int, typer.Option("--nodes", min=1, max=1 << 16, metavar="N", help="Hosts; each runs this command.")]
@@ -114,7 +111,7 @@ Retries = Annotated[
     typer.Option(
         "--retries",
         min=0,
-        max=opt.MOST,
+        max=MOST,
         metavar="N",
         help="Go on from the last checkpoint, up to N times, where a process or a host is lost.",
     ),

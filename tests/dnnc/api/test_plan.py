@@ -6,6 +6,7 @@ import gc
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import onnx
 import pytest
 
 import dnnc
+from dnnc.check.faults import ChainDiverges
 from dnnc.cli import main
+from ir.core.diagnostics import CheckFailed
 from tests.dnnc.api.models import batch, lookup
 
 MLP = "zoo:mlp,layers=2,hidden=16,batch=4"
@@ -89,6 +92,7 @@ def test_a_plan_alone_is_no_build(tmp_path: Path) -> None:
         ({"mesh": "2", "cuts": ["p"]}, "E1002", "so cuts cannot go with it"),
         ({"loss": "mse:y"}, "E1005", 'add objective="training", or leave loss out'),
         ({"args": (1,)}, "E1404", "args= is only for a torch.nn.Module"),
+        ({"time_limit": -1}, "E1014", "time_limit: error[E1014]: found -1, expected a finite number of seconds, at least 0"),
         ({"dims": {}}, "", 'dims={"batch": '),
         ({"model": 7}, "E1402", "found a value of type int; expected"),
         ({"model": "absent.onnx"}, "", "absent.onnx"),
@@ -101,6 +105,15 @@ def test_faults_are_told_in_terms_of_python(arguments: dict[str, Any], code: str
     assert words in str(error.value)
     assert "--" not in str(error.value)
     assert "/tmp" not in str(error.value)
+
+
+def test_a_failed_check_is_told_in_terms_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = CheckFailed(ChainDiverges(0, "cut", "h", "f32", 1.0, 0.1, "", ""), where="stage 0 on cpu0")
+    monkeypatch.setattr("dnnc.check.proof.prove", lambda folder: SimpleNamespace(error=lambda: failed))
+    result = dnnc.Build(Path("absent")).prove()
+    assert not result.passed
+    assert "tolerance allows it" in str(result)
+    assert "--" not in f"{result}{result.error}"
 
 
 def test_the_inputs_of_a_training_are_those_that_its_data_have(tmp_path: Path) -> None:
@@ -171,7 +184,7 @@ def test_a_module_of_pytorch_is_planned_checked_and_trained(tmp_path: Path) -> N
             run(data={labels: samples[labels]})
     with pytest.raises(dnnc.InvalidInput, match=r"E0446.*float32\[12, 4\]; expected float32\[3, 4\]"):
         step.train([(samples[name], samples[labels])], steps=1)
-    with pytest.raises(dnnc.UsageError, match=r"E1410.*a ndarray is no training data"):
+    with pytest.raises(dnnc.UsageError, match=r"E1410.*found a value of type ndarray; expected"):
         step.train(samples[name], steps=1)
     with pytest.raises(dnnc.InvalidInput, match="the data ended after 3 microbatches; 2 steps need 4"):
         step.train([one] * 3, steps=2)

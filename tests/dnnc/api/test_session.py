@@ -190,6 +190,36 @@ def test_numbers_out_of_range_start_nothing(options: dict[str, Any], words: str)
         dnnc.Build(Path("absent")).start(**options)
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("check", {"samples": 0}, "E1417.*samples is 0; expected a whole number from 1 to 1048576"),
+        ("check", {"seed": -1}, "E1417.*seed is -1; expected a whole number from 0 to 9223372036854775807"),
+        ("check", {"steps": 0}, "E1417.*steps is 0; expected a whole number from 1"),
+        ("check", {"threads": -1}, "E1417.*threads is -1; expected a whole number from 0 to 1024"),
+        ("check", {"tolerance": "a"}, "E1414.*tolerance is 'a'; expected float"),
+        ("check", {"tolerance": float("nan")}, "E1417.*tolerance is nan; expected a finite number from 0$"),
+        ("check", {"tolerance": -1}, "E1417.*tolerance is -1;"),
+        ("check", {"wait": float("nan")}, "E1417.*wait is nan; expected a finite number from 0 to 1000000"),
+        ("train", {"seed": -1}, "E1417.*seed is -1;"),
+        ("train", {"seed": 1 << 63}, "E1417.*seed is 9223372036854775808;"),
+        ("train", {"threads": -1}, "E1417.*threads is -1;"),
+        ("train", {"every": -1}, "E1417.*every is -1;"),
+        ("train", {"eval_every": -1}, "E1417.*eval_every is -1;"),
+        ("train", {"retries": 1.5}, "E1414.*retries is 1.5; expected int"),
+        ("train", {"last_batch": "x"}, "E1414.*last_batch is 'x'; expected 'drop' or 'use'"),
+    ],
+)
+def test_keywords_out_of_range_are_refused_first(method: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(dnnc.UsageError, match=words):
+        getattr(dnnc.Build(Path("absent")), method)(**options)
+
+
+def test_a_cluster_is_measured_by_numbers_in_range() -> None:
+    with pytest.raises(dnnc.UsageError, match=r"E1417.*seed is -1"):
+        dnnc.measure_cluster("127.0.0.1:1", seed=-1)
+
+
 @pytest.mark.parametrize("steps", [0, -1, 1.5])
 def test_training_has_a_step(steps: Any) -> None:
     with pytest.raises(dnnc.UsageError, match=rf"steps is {steps}; expected"):

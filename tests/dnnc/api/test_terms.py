@@ -12,7 +12,8 @@ import pytest
 import dnnc
 from dnnc.api.options import PlanOptions, compile_options
 from dnnc.api.terms import in_python
-from dnnc.build.faults import REBUILD
+from dnnc.build.faults import OTHER_FOLDER, REBUILD
+from dnnc.check.faults import StageDiverges
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -39,6 +40,12 @@ from tests.dnnc.api.models import lookup
         ("--learning-rate 1e-3", "learning_rate=1e-3"),
         ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
         ("a--b --", "a--b --"),
+        (OTHER_FOLDER, "choose another folder"),
+        (
+            StageDiverges.hint,
+            "if the model bears such a difference, tolerance allows it; else it is a fault of the build: report.comparisons of "
+            "the result has every tensor",
+        ),
         (f"{REBUILD}.", "make it again with dnnc.plan(model, machines=...).write(folder)."),
         (
             "make it with 'dnnc compile MODEL -t T --mesh 2', or --mesh 2",
@@ -76,6 +83,14 @@ def test_an_option_of_another_type_is_refused(options: Any, words: str) -> None:
     with pytest.raises(UsageError, match="E1414") as error:
         compile_options("m.onnx", None, options)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("size", ["4", "-3", "2.5"])
+def test_a_number_as_text_is_no_name_of_a_dimension(size: str) -> None:
+    with pytest.raises(UsageError, match=rf"E1414.*dims\['B'\] is '{size}'; expected int or range, or the name of another"):
+        compile_options("m.onnx", {"B": size}, {})
+    with pytest.raises(UsageError, match="E1414"):
+        dnnc.export("checkpoint", "m.onnx", "out.onnx", dims={"B": size})
 
 
 def test_sizes_of_dimensions_are_numbers_or_names() -> None:

@@ -284,3 +284,17 @@ class EvaluationOnCluster(Fault, code="E4833"):
 
     message = "evaluations are made on one host, or on hosts that were started one by one"
     hint = "leave it out, and evaluate checkpoints"
+
+
+class NoCheckpointFolder(Fault, code="E4834"):
+    """--every says how often a checkpoint is written, and no option says where."""
+
+    message = "there is no folder for checkpoints"
+    hint = "add --checkpoint DIR"
+
+
+class NotAFolder(Fault, code="E4835"):
+    """The path is that of a file. A folder is needed there; a new one is made."""
+
+    message = "this is a file, not a folder"
+    hint = "name a folder, which may be new"

@@ -43,7 +43,9 @@ from dnnc.engines.torch.launch.faults import (
     EvaluationOnCluster,
     EvaluationWithoutData,
     MeetingPlaceMissing,
+    NoCheckpointFolder,
     NodeOutside,
+    NotAFolder,
     OtherNumberOfHosts,
     RanksUneven,
 )
@@ -202,6 +204,15 @@ class TrainingBuild:
 
         topology = read_program(self.files).first(Topology)
         return {device.name: device.host for device in topology.devices} if topology is not None else {}
+
+
+def require_folders(options: TrainOptions) -> None:
+    """Raises UsageError where there is no folder to write to."""
+    if options.every and options.checkpoint is None:
+        raise UsageError(NoCheckpointFolder(), where="--every")
+    for flag, folder in (("--checkpoint", options.checkpoint), ("--out", options.out)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise UsageError(NotAFolder(), where=f"{flag} {folder}")
 
 
 def require_evaluable(options: TrainOptions, cluster: object) -> None:

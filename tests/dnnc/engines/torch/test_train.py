@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dnnc
 from dnnc.cli import main
 from dnnc.report import seconds_text
 from dnnc.study.runs import read_rows, read_stated
@@ -71,10 +72,10 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--every", "2"), "--every: error[E0137]: there is no folder for checkpoints"),
+        (("--every", "2"), "--every: error[E4834]: there is no folder for checkpoints"),
         (("--runs", "rows.csv"), "--runs: error[E0139]: a row needs at least 3 steps"),
-        (("--out", __file__), f"--out {__file__}: error[E0138]: this is a file"),
-        (("--checkpoint", __file__), f"--checkpoint {__file__}: error[E0138]: this is a file"),
+        (("--out", __file__), f"--out {__file__}: error[E4835]: this is a file"),
+        (("--checkpoint", __file__), f"--checkpoint {__file__}: error[E4835]: this is a file"),
         (("--slow", "cpu1"), "--slow cpu1: error[E0740]: it is not DEVICE=K"),
         (("--nodes", "3", "--emulate"), "--nodes: error[E4807]: 3 hosts cannot take equal numbers of ranks"),
         (("--nodes", "2", "--emulate"), "--meet: error[E4808]: hosts must know where to meet"),
@@ -90,6 +91,20 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert main(["train", str(build), *options]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"every": 2}, "every: error[E4834]: there is no folder for checkpoints\n  hint: add checkpoint=DIR"),
+        ({"out": __file__}, f'out="{__file__}": error[E4835]: this is a file'),
+        ({"data": 5}, "data: error[E1410]: found a value of type int; expected a path"),
+    ],
+)
+def test_keywords_that_make_no_sense(build: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(dnnc.UsageError) as error:
+        dnnc.Build(build).train(**options)
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("option", [pytest.param("--data", marks=pytest.mark.slow), "--resume"])
