@@ -32,7 +32,7 @@ from dnnc.build.decoding import State
 from dnnc.build.members import MemberProgram, Part, matches
 from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.check.dataflow import precisions, random_values
-from dnnc.check.faults import BuildWithoutWeights, StageDoesNotRun
+from dnnc.check.faults import BuildWithoutWeights, PromptsAreDrawn, StageDoesNotRun
 from dnnc.check.locate import first_wrong
 from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.check.noise import QUIET, Meter, Noise
@@ -49,7 +49,7 @@ from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.engines.onnxruntime.transport.wiring import output_specs
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.module import Module
 from ir.core.types import DType, TensorType
 from ir.ops.rows import COMPUTE, walk
@@ -81,8 +81,9 @@ def check_build(
     warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
 ) -> CheckReport:
     """Compares the stages of a build with the unsplit model. ``warn`` gets what is known of the cluster before the run. Raises
-    InvalidInput for inputs that the model does not take and for what is wrong with the cluster, RuntimeFailure when a stage
-    cannot run. ``CheckReport.error()`` is the error of a failed check."""
+    InvalidInput for inputs that the model does not take and for what is wrong with the cluster, UsageError for inputs or
+    samples of a build that answers prompts, RuntimeFailure when a stage cannot run. ``CheckReport.error()`` is the error of a
+    failed check."""
     start = time.perf_counter()
     build = build if isinstance(build, Build) else Build.open(build, progress)
     options = options or CheckOptions()
@@ -93,6 +94,9 @@ def check_build(
     if build.decoding is not None and build.decoding.generates:
         from dnnc.check.tokens import check_tokens
 
+        for flag, given in (("--inputs", options.inputs is not None), ("--samples", options.samples > 1)):
+            if given:
+                raise UsageError(PromptsAreDrawn(), where=flag)
         settings = RunOptions(threads=options.threads, optimize=options.optimize)
         return check_tokens(build, settings, options.tolerance, options.seed or 0, progress, options.cluster, warn)
     module = build.program()

@@ -166,6 +166,13 @@ class LogitsDiverge(Fault, code="E1222"):
     allowed: float
 
 
+class PromptsAreDrawn(Fault, code="E1223"):
+    """A build of a language model that was compiled with --context is checked on random prompts, which only --seed changes."""
+
+    message = "a build that was compiled with --context is checked on random prompts"
+    hint = "leave it out; --seed draws other prompts"
+
+
 class Refuted(Fault, code="E1212"):
     """The programs of a build do what follows from the model by no rule of ``dnnc check --prove``."""
 

@@ -13,12 +13,14 @@ import pytest
 
 from dnnc.build.build import Build
 from dnnc.build.decoding import Decoding
+from dnnc.check.check import CheckOptions, check_build
 from dnnc.check.reference import references
 from dnnc.check.steps import Steps, steps_of
 from dnnc.check.tokens import Answered, Judge, check_tokens, prompts_of
 from dnnc.check.tokens import _compared as compared
 from dnnc.cli import main
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
+from ir.core.diagnostics import UsageError
 from tests.dnnc.compile.test_decoding import compiled
 from tests.passes.prepare.states.test_attention import decoder
 from tests.passes.prepare.states.test_decoding import MODELS
@@ -132,6 +134,14 @@ def test_a_check_names_its_model(gpt2: Path, capsys: pytest.CaptureFixture[str])
     assert all(one["chained"] <= 1e-6 and one["reference"] == "original" for one in told["comparisons"])
     assert main(["check", str(gpt2), "--tolerance", "0"]) == 5, "chunks round otherwise than steps"
     assert "E1222" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"), [(CheckOptions(inputs=Path("nosuch.npz")), "--inputs"), (CheckOptions(samples=50), "--samples")]
+)
+def test_inputs_and_samples_of_a_build_that_answers_prompts_are_refused(options: CheckOptions, flag: str, gpt2: Path) -> None:
+    with pytest.raises(UsageError, match=f"{flag}: error.*E1223"):
+        check_build(gpt2, options)
 
 
 @pytest.mark.slow
