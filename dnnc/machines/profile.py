@@ -284,11 +284,12 @@ def cores_of_type(topology: Topology, type_: DeviceType, facts: Facts) -> tuple[
 
 
 def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
-    """The distinct segments, in decreasing order of their modelled seconds."""
+    """The distinct segments, in decreasing order of their modelled seconds. The modules are one model after several pipelines,
+    so what is in more than one of them counts once."""
     by_key: dict[str, Segment] = {}
-    total: dict[str, float] = defaultdict(float)
-    copies: Counter[str] = Counter()
+    most: dict[str, tuple[int, float]] = {}  # copies, and their modelled seconds, of the module that has most
     for module, modelled in modules:
+        seconds: dict[str, list[float]] = defaultdict(list)
         entry = module.entry
         types = types_of(module, entry)
         read_later = {value.name for value in entry.results} | {name for op in entry.ops for name in op.operands}
@@ -297,8 +298,7 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
             key = key_of(ops, types)
             if key is None:
                 continue
-            total[key] += math.fsum(modelled[i] for i in positions)
-            copies[key] += 1
+            seconds[key].append(math.fsum(modelled[i] for i in positions))
             if key in by_key:
                 continue
             arguments = [name for name in inputs_of(ops) if name[:1] != "@"]
@@ -311,7 +311,9 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
             size += sum(type_bytes(value.type) or 0 for op in ops for value in op.results)
             func = Func("@main", args, results, tuple(ops))
             by_key[key] = Segment(key, module, func, 0, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
-    segments = [replace(segment, copies=copies[key], modelled=total[key]) for key, segment in by_key.items()]
+        for key, own in seconds.items():
+            most[key] = max(most.get(key, (0, 0.0)), (len(own), math.fsum(own)))
+    segments = [replace(segment, copies=most[key][0], modelled=most[key][1]) for key, segment in by_key.items()]
     return sorted((s for s in segments if s.func.results and s.func.args), key=lambda s: (-s.modelled, s.key))
 
 

@@ -14,6 +14,7 @@ from dnnc.cli import main
 from dnnc.compile.context import pass_context
 from dnnc.compile.flags import CompileOptions
 from dnnc.machines.facts import read_facts
+from dnnc.machines.profile import _segments as segments
 from dnnc.machines.profile import cores_of_type, evicting, read_profile, training_segments
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import BackwardTime, Cost, Time
@@ -115,6 +116,13 @@ def test_predicted_and_measured_seconds_stand_side_by_side(measured: Path, capsy
     entries = [entry["seconds"] for entry in json.loads(measured.read_text())["segments"]]
     seconds = float(products[4]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[products[5]]
     assert min(entries) * int(products[1]) <= seconds * 1.01 <= max(entries) * int(products[1]) * 1.03
+
+
+def test_segments_that_several_pipelines_have_count_once() -> None:
+    module = costed()
+    (type_,) = module.first(Topology).types
+    once = module, body_seconds(module.entry.ops, type_)
+    assert segments([once, once]) == segments([once])
 
 
 def test_copies_of_a_layer_have_one_key_and_its_epilogues_no_seconds() -> None:
