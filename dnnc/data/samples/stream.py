@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.data.faults import FunctionEnded, FunctionRaised, MicrobatchLacks, YieldedNoDict, YieldedWrongArray
-from dnnc.data.samples.arrays import Inputs, a_value, as_array, empty, fitting
+from dnnc.data.samples.arrays import Inputs, a_value, as_array, empty, fitting, rows_of
 from dnnc.data.samples.order import USE, Batches
 from ir.core.diagnostics import InvalidInput
 
@@ -127,11 +127,16 @@ class Stream:
         return counts.pop() if counts else self.batches.units
 
     def _refuse(self, arrays: Arrays) -> Any:
-        for port in self.inputs.ports:
-            array, shape = arrays[port.name], [*(port.shape or ())]
-            if [*array.shape] != shape or str(array.dtype) != port.dtype:
-                fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", f"{port.dtype}{shape}")
-                raise InvalidInput(fault, where=self.source)
+        """Raises InvalidInput for the first array that differs whatever its number of rows, else for the first of neither a
+        microbatch nor a step, else for the first that is no microbatch."""
+        for counts in ((), (1, self.batches.microbatches), (1,)):
+            for port in self.inputs.ports:
+                array, shape = arrays[port.name], [*(port.shape or ())]
+                if shape and array.ndim == len(shape) and (not counts or len(array) in [rows_of(port) * n for n in counts]):
+                    shape[0] = len(array)
+                if [*array.shape] != shape or str(array.dtype) != port.dtype:
+                    fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", f"{port.dtype}{shape}")
+                    raise InvalidInput(fault, where=self.source)
 
     def _filled(self, arrays: Arrays, first: int, units: int) -> Arrays:
         """A microbatch of the samples from ``first`` on, filled up with ones that do not count."""

@@ -54,6 +54,9 @@ def doubles(seed):
     class Wrong(Augmented):
         def __getitem__(self, number): return np.zeros(784), number % 10
     return Wrong()
+def narrow_labels(seed): return iter([(np.zeros((16, 784), np.float32), np.zeros(16, np.int32))])
+def fewer_labels(seed): return iter([(np.zeros((16, 784), np.float32), np.zeros(14, np.int64))])
+def more_labels(seed): return iter([(np.zeros((4, 784), np.float32), np.zeros(16, np.int64))])
 class Broken(Augmented):
     def __init__(self, other=None): self.other = other
     def __getitem__(self, number):
@@ -159,6 +162,9 @@ def test_samples_of_other_rows_are_not_read(build: Path, people: Any) -> None:
     [
         ("other_batch", r"E0458.*batches of 7; the build takes 16 in a step, in 4 microbatches of 4"),
         ("wrong", r"people:wrong: error\[E0432\]: 'x' holds nan in sample 9"),
+        ("narrow_labels", r"E0446.*'labels' is int32\[16\]; expected int64\[16\]"),
+        ("fewer_labels", r"E0446.*'labels' is int64\[14\]; expected int64\[4\]"),
+        ("more_labels", r"E0446.*'labels' is int64\[16\]; expected int64\[4\]"),
         ("doubles", r"E0446.*'x' is float64\[4, 784\]; expected float32\[4, 784\]"),
     ],
 )
