@@ -79,8 +79,9 @@ class ModelDoesNotRun(Fault, code="E1206"):
     """The unsplit model fails on the inputs of the check, for example because they are random and it expects others."""
 
     message = "the unsplit model does not run on these inputs, so there is nothing to compare with:{lines}"
-    hint = "if the model does not accept random inputs, give some: --inputs FILE.npz"
+    hint = "{advice}"
     reasons: tuple[str, ...]
+    advice: str = "give inputs that the model accepts: --inputs FILE.npz"
 
     @property
     def lines(self) -> str:

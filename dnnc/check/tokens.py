@@ -239,4 +239,5 @@ def _compared(
         if not reference.original and not notes:
             notes.append("the reference was made from the build's own weights (annotated.onnx): " + why_not_the_original(build))
         return reference, found, judge, notes
-    raise InvalidInput(ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",)), where=str(build.folder))
+    fault = ModelDoesNotRun(tuple(notes) or ("annotated.onnx does not open",), "--seed draws other prompts")
+    raise InvalidInput(fault, where=str(build.folder))

@@ -216,6 +216,10 @@ def test_random_inputs_that_the_model_does_not_accept(tmp_path: Path) -> None:
         check_build(build)
     np.savez(tmp_path / "x.npz", x=np.ones((4, 4), np.float32), s=np.array([2, 8]))
     assert check_build(build, CheckOptions(inputs=tmp_path / "x.npz")).passed
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 4), np.float32), s=np.array([3, 8]))
+    with pytest.raises(InvalidInput, match="E1206") as raised:
+        check_build(build, CheckOptions(inputs=tmp_path / "x.npz"))
+    assert "random" not in raised.value.diagnostics[0].hint
 
 
 def test_given_inputs(tmp_path: Path) -> None:
