@@ -395,6 +395,13 @@ class NotWithCheck(Fault, code="E0140"):
     flags: tuple[str, ...]
 
 
+class OnlyWithNodes(Fault, code="E0155"):
+    """--meet and --secret say how the hosts of a training find each other, and there is one host."""
+
+    message = "it is of a training on several hosts"
+    hint = "--nodes N says how many"
+
+
 class OtherSeed(Fault, code="E0141"):
     """A checkpoint goes on with the data of its own seed. --seed names another."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dnnc.cli.console import Report, progress, put, put_json, show_warnings, talk
 from dnnc.cli.faults import (
     NotWithCheck,
+    OnlyWithNodes,
     OtherSeed,
     TooFewSteps,
 )
@@ -83,6 +84,9 @@ def train(
     by_hand = {"--nodes": nodes > 1, "--node": node, "--meet": meet, "--secret": secret, "--emulate": emulate}
     if on_cluster is not None and (clash := tuple(flag for flag, value in by_hand.items() if value)):
         raise UsageError(NotWithCluster(clash), where="--cluster")
+    for flag in ("--meet", "--secret") if nodes == 1 else ():
+        if by_hand[flag]:
+            raise UsageError(OnlyWithNodes(), where=flag)
     if runs is not None:
         if steps < LEAST_STEPS:
             raise UsageError(TooFewSteps(LEAST_STEPS), where="--runs")
@@ -96,6 +100,7 @@ def train(
     require_folders(options)
     require_evaluable(options, on_cluster)
     slow_devices(options.slow)
+    opt.parse_pairs(options.slow, "--slow", "DEVICE=K")
     if check:
         writes: dict[str, object] = {
             "--checkpoint": checkpoint,

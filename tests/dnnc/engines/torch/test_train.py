@@ -77,6 +77,9 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
         (("--out", __file__), f"--out {__file__}: error[E4835]: this is a file"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error[E4835]: this is a file"),
         (("--slow", "cpu1"), "--slow cpu1: error[E0740]: it is not DEVICE=K"),
+        (("--slow", "cpu0=1", "--slow", "cpu0=2"), "--slow: error[E0112]: 'cpu0' has two values: 1 and 2"),
+        (("--meet", "a:1"), "--meet: error[E0155]: it is of a training on several hosts"),
+        (("--secret", "nosuch"), "--secret: error[E0155]: it is of a training on several hosts"),
         (("--nodes", "3", "--emulate"), "--nodes: error[E4807]: 3 hosts cannot take equal numbers of ranks"),
         (("--nodes", "2", "--emulate"), "--meet: error[E4808]: hosts must know where to meet"),
         (
