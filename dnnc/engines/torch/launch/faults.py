@@ -298,3 +298,10 @@ class NotAFolder(Fault, code="E4835"):
 
     message = "this is a file, not a folder"
     hint = "name a folder, which may be new"
+
+
+class FolderInUse(Fault, code="E4836"):
+    """Two trainings at once would mix their checkpoints and losses in one folder."""
+
+    message = "another training writes into this folder"
+    hint = "wait until it has ended, or name another folder"

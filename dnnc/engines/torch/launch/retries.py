@@ -3,20 +3,23 @@ with the parameters of a training without the loss."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from dnnc.engines.hosts.options import ClusterOptions, require_packages
 from dnnc.engines.onnxruntime.errors import StageStopped
-from dnnc.engines.torch.launch.faults import GoesOn, RetriesNeedCheckpoints
+from dnnc.engines.torch.launch.faults import FolderInUse, GoesOn, RetriesNeedCheckpoints
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, train
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.system.child import kept_from_forks
 from ir.system.digests import Stamp
 
 _PAUSE = 0.5
@@ -85,7 +88,8 @@ def train_with_retries(
 ) -> float:
     """Trains; begins again up to ``retries`` times where the machine ended it (StageStopped), with a warning, from the last
     checkpoint that it has written. ``told`` hears of each step once. Returns seconds of all that was done. Raises UsageError
-    where no checkpoints are written, or several hosts were started by hand."""
+    for retries where no checkpoints are written or several hosts were started by hand, and where another training writes into
+    the folder for checkpoints."""
     if retries and (options.checkpoint is None or options.nodes > 1):
         raise UsageError(RetriesNeedCheckpoints(), where="--retries")
     end = options.steps + (options.resume.position.step if options.resume is not None else 0)
@@ -97,27 +101,48 @@ def train_with_retries(
             heard = done.step
             told(done)
 
-    while True:
-        try:
-            launch(build, options, once, warned)
-            return time.perf_counter() - began
-        except StageStopped as error:
-            if not retries:
-                raise
-            from dnnc.engines.torch.checkpoint import Checkpoint
-
-            retries -= 1
-            written = {step: found for step, found in _checkpoints(options.checkpoint).items() if found != before.get(step)}
-            step = max((step for step in written if step <= end), default=None)
-            if step is not None:
-                resumed = Checkpoint.open(written[step][0])
-                resumed.verify()
-                options = replace(options, resume=resumed, steps=end - step)
-            at = options.resume.position.step if options.resume is not None else 0
-            first = error.diagnostics[0]
-            warned(GoesOn(at, first.message, retries).at(first.where))
-            if at == end:
+    with _held(options.checkpoint if not options.node else None):
+        while True:
+            try:
+                launch(build, options, once, warned)
                 return time.perf_counter() - began
+            except StageStopped as error:
+                if not retries:
+                    raise
+                from dnnc.engines.torch.checkpoint import Checkpoint
+
+                retries -= 1
+                written = {step: found for step, found in _checkpoints(options.checkpoint).items() if found != before.get(step)}
+                step = max((step for step in written if step <= end), default=None)
+                if step is not None:
+                    resumed = Checkpoint.open(written[step][0])
+                    resumed.verify()
+                    options = replace(options, resume=resumed, steps=end - step)
+                at = options.resume.position.step if options.resume is not None else 0
+                first = error.diagnostics[0]
+                warned(GoesOn(at, first.message, retries).at(first.where))
+                if at == end:
+                    return time.perf_counter() - began
+
+
+@contextmanager
+def _held(folder: Path | None) -> Iterator[None]:
+    """Holds the folder for checkpoints locked. The system releases the lock when this process ends, however it does. Raises
+    UsageError where another training holds it. Where the file system locks no folders, nothing is held."""
+    if folder is None:
+        yield
+        return
+    with ExitStack() as stack:
+        with suppress(OSError):  # also where there can be no folder, which the ranks tell
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, lock)
+            stack.enter_context(kept_from_forks(lock))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(FolderInUse(), where=f"--checkpoint {folder}") from None
+        yield
 
 
 def _checkpoints(folder: Path | None) -> dict[int, tuple[Path, Stamp]]:

@@ -167,6 +167,21 @@ def test_killed_while_it_writes_the_last_whole_checkpoint_is_left(tmp_path: Path
     assert not list(out.glob(".*"))
 
 
+def test_a_folder_into_which_another_training_writes_is_refused(
+    builds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As long as the other runs: when it was killed, the folder is free."""
+    command = ["train", str(builds["one"]), "--checkpoint", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "dnnc", *command, "--steps", "100000"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert main([*command, "-q"]) == 2
+        other.kill()
+        other.communicate()
+    assert f"--checkpoint {tmp_path}: error[E4836]" in capsys.readouterr().err
+    assert main([*command, "-q"]) == 0
+
+
 def children_of(pid: int) -> list[int]:
     from tests.dnnc.engines.onnxruntime.processes import descendants
 
