@@ -57,11 +57,15 @@ class Scaler:
     def __post_init__(self) -> None:
         self.scale = torch.tensor(self.numbers.init if self.numbers is not None else 1.0)
 
-    def unscale(self, weights: Sequence[torch.Tensor]) -> bool:
-        """Undo the scale of the gradients of ``weights``, and move it. Whether all are finite."""
+    def unscale(self, weights: Sequence[torch.Tensor], microbatches: int) -> bool:
+        """Undo the scale of the gradients of ``weights``, which are sums over the microbatches, and move it. Whether all are
+        finite, and the sum of the squares of their means over the microbatches too, by which programs decide."""
         if self.numbers is None:
             return True
-        found, gradients = torch.zeros(()), [weight.grad for weight in weights if weight.grad is not None]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        squares = sum(float((gradient.double() / microbatches).square().sum()) for gradient in gradients)
+        wide = any(weight.dtype is torch.float64 for weight in weights)
+        found = torch.tensor(float(not squares <= torch.finfo(torch.float64 if wide else torch.float32).max))
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, self.scale.double().reciprocal().float())
         numbers = self.numbers.growth, self.numbers.backoff, self.numbers.interval
         torch._amp_update_scale_(self.scale, self.steps, found, *numbers)

@@ -88,9 +88,9 @@ class Oracle:
         return total
 
     def judge(self) -> None:
-        """Undo the scale of the gradients and clip their norm; ``taken``: whether they are finite."""
+        """Undo the scale of the gradients and clip their norm; ``taken``: whether they and their norm are finite."""
         weights, self.scale_before = [self.weights[name] for name in self.trained], self.scaler.scale.clone()
-        self.taken = self.scaler.unscale(weights)
+        self.taken = self.scaler.unscale(weights, self.step.microbatches)
         if self.recipe.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, self.recipe.clip_norm)
 

@@ -10,12 +10,14 @@ import pytest
 
 from dnnc.cli import main
 from ir.core.diagnostics import CheckFailed, ExitCode
+from ir.ops.loss_scale import LossScale
 from tests.dnnc.engines.torch.training_builds import compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 from dnnc.engines.torch.check.check import Checker  # noqa: E402
+from dnnc.engines.torch.check.optimizers import Scaler  # noqa: E402
 from dnnc.engines.torch.check.oracle import add_gradients  # noqa: E402
 
 
@@ -37,6 +39,20 @@ def test_a_weight_without_a_gradient_has_none() -> None:
     add_gradients([weight, other], torch.autograd.grad((weight * 3).sum(), [weight, other], allow_unused=True))
     assert torch.equal(weight.grad, torch.full((2,), 3.0))
     assert other.grad is None
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "microbatches", "taken"),
+    [(1e19, "float32", 1, True), (2e19, "float32", 1, False), (2e19, "float32", 2, True), (2e19, "float64", 1, True)],
+)
+def test_a_step_whose_norm_overflows_is_skipped_as_programs_skip_it(
+    size: float, dtype: str, microbatches: int, *, taken: bool
+) -> None:
+    weight = torch.ones(1, dtype=getattr(torch, dtype), requires_grad=True)
+    weight.grad = torch.full_like(weight, size)
+    scaler = Scaler(LossScale())
+    assert scaler.unscale([weight], microbatches) == taken
+    assert scaler.skipped == 1 - taken
 
 
 def checker(noise: float) -> Checker:
