@@ -139,7 +139,7 @@ def test_pin_against_the_flow_says_so() -> None:
         ({"pins": ("v1",)}, "--pin v1", "expected NODE=DEVICE", "for example"),
         ({"pins": ("v1=d0", "%v1=d1")}, "--pin %v1=d1", "pinned to 'd0' as well", "keep one"),
         ({"comm": "fast"}, "partition", "comm is 'fast'", ""),
-        ({"stages": -1}, "--stages", "stages is -1", ""),
+        ({"stages": -1}, "partition", "stages is -1", ""),
     ],
 )
 def test_what_names_nothing_is_told(options: dict[str, object], where: str, words: str, hint: str) -> None:
