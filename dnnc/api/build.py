@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnc.api.faults import ForInference, ForTraining
+from dnnc.api.faults import ForInference, ForTraining, StepsAreCompared
 from dnnc.api.feeding import Data, evaluation_source, scratch_of, source_of
 from dnnc.api.options import PathLike, numbers, one_of, time_span
 from dnnc.api.terms import python_terms, translate, warn
@@ -177,6 +177,9 @@ class Build:
         with python_terms():
             stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains and stated is None:
+                of_inference = {"inputs": inputs is not None, "samples": samples != 1, "tolerance": tolerance is not None}
+                for name in (name for name, wanted in of_inference.items() if wanted):
+                    raise UsageError(StepsAreCompared(), where=name)
                 return self._check_training(steps, data, seed, threads, emulate)
             from dnnc.build.build import Build as Programs
             from dnnc.build.elsewhere import require_here
@@ -258,7 +261,14 @@ class Build:
         from dnnc.build.build import read_program
         from dnnc.build.elsewhere import require_here
         from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
-        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, doubts, require_evaluable, require_folders
+        from dnnc.engines.torch.launch.training import (
+            TrainingBuild,
+            TrainOptions,
+            doubts,
+            require_evaluable,
+            require_folders,
+            require_own_seed,
+        )
         from dnnc.engines.torch.watch.logs import opened_logs
 
         steps, seed, every, threads, retries, eval_every, patience = numbers(
@@ -291,6 +301,7 @@ class Build:
 
                 resumed = Checkpoint.open(Path(resume))
                 resumed.verify()
+                require_own_seed(resumed, seed)
             options = TrainOptions(
                 steps=steps,
                 last_batch=last_batch,
@@ -315,7 +326,8 @@ class Build:
                 opened_logs(logs, Path(tensorboard) if tensorboard is not None else None, options.begin)
             )
             source, used = source_of(stack, data, module, options, whole=stated is not None, kept=retries > 0)
-            with python_terms(scratch_of(data, source), "data"):
+            of_scratch = python_terms(scratch_of(eval_data, options.eval_data), "eval_data")
+            with of_scratch, python_terms(scratch_of(data, source), "data"):
                 launch = launched_on(stated)
                 given = replace(options, data=source)
                 seconds = train_with_retries(launch, opened, given, retries, done, warnings.append)

@@ -84,7 +84,7 @@ def evaluation_source(stack: ExitStack, data: Data | None, module: Module) -> st
     return str(folder)
 
 
-def scratch_of(data: Data, source: str) -> str:
+def scratch_of(data: Data | None, source: str) -> str:
     """The path that no message should name, since a person did not write it; empty for data of a person's files."""
     return "" if isinstance(data, str | os.PathLike) else source
 

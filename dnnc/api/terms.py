@@ -55,11 +55,12 @@ _VALUE = "|".join(
 )
 """What is a value behind a flag: a word of some option, a pair, a spelling with a colon or a slash, a number, or a name in
 capitals that stands for a value. Any other word belongs to the sentence."""
-_FLAG = re.compile(rf"(?<![\w-])(--[a-z]+(?:-[a-z]+)*|-t)(?: ({_VALUE}))?")
+_FLAG = re.compile(rf"(?<![\w-])(--[a-z]+[0-9]?(?:-[a-z]+)*|-t)(?: ({_VALUE}))?")
 _PHRASES = (
     ("'dnnc inspect DIR' lists", "session.get_inputs() lists"),
     ("--inputs FILE.npz gives others; 'dnnc check' tries", "build.check(inputs) tries"),
     ("'dnnc compile MODEL -t TOPOLOGY -o DIR'", "dnnc.plan(model, machines=...).write(folder)"),
+    ("--no-load-test writes", "load_test=False writes"),
     ("choose another output directory with -o", "choose another folder"),
     ("'dnnc check --json' lists every tensor for a report", "report.comparisons of the result has every tensor"),
 )

@@ -402,15 +402,6 @@ class OnlyWithNodes(Fault, code="E0155"):
     hint = "--nodes N says how many"
 
 
-class OtherSeed(Fault, code="E0141"):
-    """A checkpoint goes on with the data of its own seed. --seed names another."""
-
-    message = "{checkpoint} goes on with the data of seed {seed}"
-    hint = "leave --seed out"
-    checkpoint: str
-    seed: int
-
-
 class ProvesAllInputs(Fault, code="E0144"):
     """--prove shows something for all inputs. An option says which inputs to compare on, or how."""
 

@@ -12,7 +12,6 @@ from dnnc.cli.console import Report, progress, put, put_json, show_warnings, tal
 from dnnc.cli.faults import (
     NotWithCheck,
     OnlyWithNodes,
-    OtherSeed,
     TooFewSteps,
 )
 from dnnc.cli.options import shared as opt
@@ -75,7 +74,13 @@ def train(
     given = locals()
     from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.hosts.faults import NotWithCluster
-    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, require_evaluable, require_folders
+    from dnnc.engines.torch.launch.training import (
+        TrainingBuild,
+        TrainOptions,
+        require_evaluable,
+        require_folders,
+        require_own_seed,
+    )
     from dnnc.engines.torch.slowed import slow_devices
     from dnnc.engines.torch.watch.logs import opened_logs
     from dnnc.study.runs import require_appendable
@@ -115,8 +120,7 @@ def train(
             raise UsageError(NotWithCheck(clash), where="--check")
         _check(opened, options, json=json, quiet=quiet)
         return
-    if options.resume is not None and seed not in (None, options.resume.position.seed):
-        raise UsageError(OtherSeed(options.resume.where, options.resume.position.seed), where=f"--seed {seed}")
+    require_own_seed(options.resume, seed)
     with opened_logs(log or [], tensorboard, options.begin) as logged:
         _train(opened, options, on_cluster, retries, runs, logged, json=json, quiet=quiet)
 

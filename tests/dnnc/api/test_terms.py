@@ -38,6 +38,8 @@ from tests.dnnc.api.models import lookup
         ("--nesterov, or --plan-only for the plan alone", "nesterov=True, or plan_only=True for the plan alone"),
         ("-t TOPOLOGY", "machines=TOPOLOGY"),
         ("--learning-rate 1e-3", "learning_rate=1e-3"),
+        ("--beta1 0.5 and --beta2-decay -0.3", "beta1=0.5 and beta2_decay -0.3"),
+        ("--no-load-test writes them", "load_test=False writes them"),
         ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
         ("a--b --", "a--b --"),
         (OTHER_FOLDER, "choose another folder"),

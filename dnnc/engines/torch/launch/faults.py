@@ -300,6 +300,15 @@ class NotAFolder(Fault, code="E4835"):
     hint = "name a folder, which may be new"
 
 
+class OtherSeed(Fault, code="E4837"):
+    """A checkpoint goes on with the data of its own seed. --seed names another."""
+
+    message = "{checkpoint} goes on with the data of seed {seed}"
+    hint = "leave --seed out"
+    checkpoint: str
+    seed: int
+
+
 class FolderInUse(Fault, code="E4836"):
     """Two trainings at once would mix their checkpoints and losses in one folder."""
 

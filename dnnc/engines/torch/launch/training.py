@@ -47,6 +47,7 @@ from dnnc.engines.torch.launch.faults import (
     NodeOutside,
     NotAFolder,
     OtherNumberOfHosts,
+    OtherSeed,
     RanksUneven,
 )
 from dnnc.engines.torch.launch.job import UNFINISHED, Job
@@ -213,6 +214,12 @@ def require_folders(options: TrainOptions) -> None:
     for flag, folder in (("--checkpoint", options.checkpoint), ("--out", options.out)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UsageError(NotAFolder(), where=f"{flag} {folder}")
+
+
+def require_own_seed(resume: Checkpoint | None, seed: int | None) -> None:
+    """Raises UsageError for another seed than that of the checkpoint."""
+    if resume is not None and seed not in (None, resume.position.seed):
+        raise UsageError(OtherSeed(resume.where, resume.position.seed), where=f"--seed {seed}")
 
 
 def require_evaluable(options: TrainOptions, cluster: object) -> None:

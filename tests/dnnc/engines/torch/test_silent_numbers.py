@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dnnc
 from dnnc.cli import main
-from ir.core.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput, UsageError
 from tests.dnnc.engines.torch.training_builds import compiled, weights, write_checkpoint
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -82,6 +83,8 @@ def test_checkpoints_that_are_not_what_they_seem(build: Path, tmp_path: Path, ca
     assert resumed(good, "--seed", "3")[0] == 0
     code, told = resumed(good, "--seed", "4")
     assert (code, "goes on with the data of seed 3" in told) == (2, True)
+    with pytest.raises(UsageError, match="goes on with the data of seed 3\n  hint: leave seed out"):
+        dnnc.load(build).train(steps=2, resume=good, seed=4)
     shutil.copytree(good, tmp_path / "damaged")
     damaged = tmp_path / "damaged/rank0.safetensors"
     whole = damaged.read_bytes()

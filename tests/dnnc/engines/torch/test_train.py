@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dnnc
@@ -101,13 +102,24 @@ def test_options_that_make_no_sense(
     [
         ({"every": 2}, "every: error[E4834]: there is no folder for checkpoints\n  hint: add checkpoint=DIR"),
         ({"out": __file__}, f'out="{__file__}": error[E4835]: this is a file'),
+        (
+            {"eval_data": {"x": np.zeros((0, 784), np.float32), "target": np.zeros((0, 10), np.float32)}},
+            "eval_data: error[E0434]: array 'x' has",
+        ),
         ({"data": 5}, "data: error[E1410]: found a value of type int; expected a path"),
     ],
 )
 def test_keywords_that_make_no_sense(build: Path, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(dnnc.UsageError) as error:
+    with pytest.raises(dnnc.DnncError) as error:
         dnnc.Build(build).train(**options)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("given", [{"inputs": "nosuch.npz"}, {"samples": 2}, {"tolerance": 0.1}])
+def test_what_a_check_of_training_does_not_take_is_refused(build: Path, given: dict[str, Any]) -> None:
+    """It was ignored, and the check passed."""
+    with pytest.raises(dnnc.UsageError, match=rf"^{next(iter(given))}: error\[E1419\]: of a build for training the steps are"):
+        dnnc.load(build).check(steps=1, **given)
 
 
 @pytest.mark.parametrize("option", [pytest.param("--data", marks=pytest.mark.slow), "--resume"])
