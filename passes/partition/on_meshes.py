@@ -162,10 +162,7 @@ class MeshesSearch(MeshOptions):
         _count(context, given, plan, bill)
         context.count(self.name, candidates=len(among.searched) if among.bound == math.inf else 0, price=plan.price)
         microbatches = self.step_microbatches
-        value, bound = microbatches * plan.value, microbatches * result.bound
-        if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):
-            bound += least_handover(topology)
-        value, bound = value / tokens, bound / tokens
+        value, bound = microbatches * result.value / tokens, microbatches * result.bound / tokens
         certificate = _certificate(result, among, self)
         record = self.record(module, topology, value, bound, certificate, context)
         return written(module, [stage], record, memory=self.device_memory)
@@ -405,11 +402,6 @@ def must_run(module: Module, topology: Topology, *, every: bool = False) -> None
             name = op.results[0].name if op.results else op.name
             who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
             raise Infeasible(CannotRun(who, name, tuple(unfit)), where=topology.name)
-
-
-def least_handover(topology: Topology) -> float:
-    """Seconds per microbatch that each device of a plan on several spends at least for hand-over."""
-    return min(topology.type(device.type).handover for device in topology.devices)
 
 
 def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill) -> None:

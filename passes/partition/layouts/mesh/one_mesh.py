@@ -38,6 +38,7 @@ from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardP
 from passes.partition.options import MeshOptions
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
+from passes.stages.load import hands_over
 
 NAME = "partition"
 """The pass that counts this work."""
@@ -49,11 +50,13 @@ BETTER = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class OnOneMesh:
-    """The plan with what counts it; ``bound`` seconds of a run of all meshes, 0 where some were not searched; how many were
-    ``searched``; ``sets``: of each set of devices, seconds that no plan on them is below."""
+    """The plan with what counts it; its ``value`` and a ``bound`` of all meshes, seconds of a run with its hand-over, the bound
+    0 where some were not searched; how many were ``searched``; ``sets``: of each set of devices, seconds that no plan on them
+    is below."""
 
     fitter: Fitter
     plan: ShardPlan
+    value: float
     bound: float
     searched: int
     sets: dict[tuple[Device, ...], float]
@@ -104,6 +107,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
         self.unsummed = asked.training and avoids_sums(module)
         self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
         self.fewer = False  # whether the mesh that is looked at has fewer devices than the best plan
+        self.handover = 0.0  # of the mesh that is looked at
 
     def run(self) -> OnOneMesh:
         """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
@@ -121,7 +125,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
             raise error
         fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
         plan = replace(plan, interrupted=self.interrupted)
-        return OnOneMesh(fitter, plan, min(bound, plan.value), self.searched, self.sets)
+        return OnOneMesh(fitter, plan, self.value, min(bound, self.value), self.searched, self.sets)
 
     def _every(self) -> None:
         for number, candidate in enumerate(self.among.searched):
@@ -135,22 +139,30 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
                 return
 
     def bounded(self, candidate: Candidate, bound: float) -> None:
-        """Notes that no plan on this mesh is below ``bound``."""
+        """Notes that no plan on this mesh is below ``bound`` and its hand-over."""
+        bound += self.handed(candidate.devices)
         self.sets[candidate.devices] = min(bound, self.sets.get(candidate.devices, math.inf))
+
+    def handed(self, devices: Sequence[Device]) -> float:
+        """Seconds of a run that the slowest of these devices spends on hand-over, which no problem counts."""
+        woken = hands_over(1, len(devices), training=self.asked.training)
+        return max(self.topology.type(device.type).handover for device in devices) if woken else 0.0
 
     @property
     def beaten(self) -> float:
-        """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
-        return self.worth if self.best is not None and not self.asked.strategy else self.limits.beaten
+        """Seconds of a run, without hand-over, below which a plan is worth finding. Beside a plan by name the search bounds all
+        plans."""
+        return self.worth if self.best is not None and not self.asked.strategy else self.limits.beaten - self.handover
 
     @property
     def worth(self) -> float:
-        """Seconds below which a plan is better than the best; one on fewer devices is better where it takes as long."""
-        return self.value * (1 + TIGHT) if self.fewer else self.value
+        """The same below which it is better than the best; one on fewer devices is better where it takes as long."""
+        return (self.value * (1 + TIGHT) if self.fewer else self.value) - self.handover
 
     def look(self, number: int, candidate: Candidate) -> None:
         """Searches one mesh and keeps its plan where that is better."""
         self.fewer = self.best is not None and len(candidate.devices) < len(self.best[0].given.mesh.devices)
+        self.handover = self.handed(candidate.devices)
         if candidate.least >= self.beaten < math.inf:
             self.bounded(candidate, candidate.least)
             return
@@ -287,7 +299,7 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
     def note(self, fitter: Fitter, plan: ShardPlan) -> None:
         """Keeps a plan that fits where it is the best, and in any case that the search was interrupted."""
         if self.best is None or plan.value < self.worth:
-            self.best, self.value = (fitter, plan), plan.value
+            self.best, self.value = (fitter, plan), plan.value + self.handover
         self.interrupted |= plan.interrupted
 
     def ranked(self, fitters: Sequence[Fitter], plans: Sequence[ShardPlan], bound: float) -> list[tuple[Fitter, ShardPlan]]:

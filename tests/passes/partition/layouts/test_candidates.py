@@ -366,3 +366,18 @@ def test_a_mesh_of_some_devices_has_the_best(training: bool, shape: str) -> None
         assert len({topology.device(name).host for name in plan.stages[0].devices}) == 1
     assert all(plan == plans[0] for plan in plans)
     assert set(plans[0][2]) == {"t1"}
+
+
+def test_a_mesh_whose_devices_take_long_to_wake_is_not_taken_for_the_quicker_one() -> None:
+    """A search of one mesh compared all but their hand-over, and called the slower one optimal."""
+    given = hosts((2e9, 2), (1.9e9, 2))
+    types = [replace(type_, handover=0.0 if type_.rates[0][1] < 2e9 else 1.0) for type_ in given.types]
+    module = step(16).extend([replace(given, types=tuple(types))])
+    found = on_meshes(mesh="2").run(module, PassContext())
+    plan = found.first(Plan)
+    assert plan is not None
+    assert [stage.devices for stage in plan.stages] == [("h1-d0", "h1-d1")]
+    assert plan.bound <= plan.value < 1.0
+    awake = on_meshes(mesh="2").run(step(16).extend([given]), PassContext()).first(Plan)
+    assert awake is not None
+    assert [stage.devices for stage in awake.stages] == [("h0-d0", "h0-d1")]
