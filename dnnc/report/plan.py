@@ -170,13 +170,14 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
     idle = idle_devices(plan, topology)
     if not idle:
         return ""
+    them = "it" if len(idle) == 1 else "them"
     if not reason and "plan" in dict(plan.certificate):
-        reason = "the replayed plan leaves them out"
+        reason = f"the replayed plan leaves {them} out"
     if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         of = f" of {groups}" if (groups := groups_of_bound(plan)) else ""
         of += f" among {among}" if (among := only_kind(plan)) else ""
         proven = plan.status == "optimal" and dict(plan.certificate).get("bound") != OF_THESE
-        reason = f"no plan{of} with them is faster" if proven else "no faster plan with them was found"
+        reason = f"no plan{of} with {them} is faster" if proven else f"no faster plan with {them} was found"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 

@@ -99,16 +99,17 @@ class WhatIf:
     def _of_more(self, row: PlanOnPart) -> str:
         factor = self.factor(row)
         what = row.added_type
+        it = "it" if what.startswith("1 ") else "them"
         if row.value == math.inf:
             proven = row.bound == math.inf
-            return f"{what} would not help: still no plan fits" if proven else f"{what}: undecided, no plan was found with it"
+            return f"{what} would not help: still no plan fits" if proven else f"{what}: undecided, no plan was found with {it}"
         if self.whole.value == math.inf:
             return f"{what} would help: the model fits then"
         if factor >= HELPS:
             return f"{what} would help: {factor:.2f} times as fast as now"
         best = self.whole.value / row.bound if row.bound > 0 else math.inf
         if best < HELPS:
-            return f"{what} would not help: no plan with it is faster, which is proven"
+            return f"{what} would not help: no plan with {it} is faster, which is proven"
         at_most = f", and {best:.2f} times as fast is the most that is possible" if best < math.inf else ""
         return f"{what} would not help as far as was found{at_most}"
 

@@ -89,7 +89,7 @@ def test_no_device_is_silently_ignored(tmp_path: Path, capsys: pytest.CaptureFix
     cut = ("--pin", "fc1=cpu0", "--replicas", "1")
     assert "  not used: cpu2 (--stages 2 was asked for)\n" in dnnc(capsys, *tiny, "--stages", "2", *cut)
     out = dnnc(capsys, *tiny, "--plan", tmp_path / "b" / "plan.json")
-    assert "  not used: cpu2 (the replayed plan leaves them out)\n" in out
+    assert "  not used: cpu2 (the replayed plan leaves it out)\n" in out
 
 
 def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

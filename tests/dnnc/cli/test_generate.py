@@ -228,7 +228,7 @@ def test_a_replayed_plan_is_one_to_generate_with(build: str, tmp_path: Path, cap
 
 def test_devices_that_no_mesh_makes_faster_are_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--context", "32", "--batch", "2", "--objective", "token-latency", "--plan-only", "-o", str(tmp_path / "b")]
-    for mesh, why in ((), "no plan with them is faster"), (("--mesh", "none"), "meshes were not searched"):
+    for mesh, why in ((), "no plan with it is faster"), (("--mesh", "none"), "meshes were not searched"):
         assert main(["compile", LLAMA.replace("layers=2", "layers=1"), "-t", "preset:cpu-2", *options, *mesh]) == 0
         told = capsys.readouterr().out
         assert [line for line in told.splitlines() if "not used: cpu1" in line and why in line], told

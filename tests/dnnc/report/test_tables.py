@@ -76,7 +76,7 @@ def machines(count: int) -> Topology:
     [
         (2, "optimal", "", ""),
         (4, "optimal", "", "  not used: cpu2, cpu3 (no plan with them is faster)"),
-        (3, "within-gap", "", "  not used: cpu2 (no faster plan with them was found)"),
+        (3, "within-gap", "", "  not used: cpu2 (no faster plan with it was found)"),
         (64, "optimal", "--stages 2 was asked for", "  not used: cpu2, cpu3 and 60 more (--stages 2 was asked for)"),
     ],
 )
@@ -87,7 +87,7 @@ def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status
 @pytest.mark.parametrize("only", [BOUND_FOR, ON_MESHES_FOR])
 def test_devices_are_not_said_to_help_no_plan_where_other_groups_are_not_proven(only: str) -> None:
     groups = replace(PLAN, status="optimal", certificate=((CHOSEN, f"among 1 to 256 groups{only}2 groups of 5 alone"),))
-    assert idle_text(groups, machines(3)) == "  not used: cpu2 (no plan of 2 groups of 5 with them is faster)"
+    assert idle_text(groups, machines(3)) == "  not used: cpu2 (no plan of 2 groups of 5 with it is faster)"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_devices_are_not_said_to_help_no_plan_where_other_groups_are_not_proven(
     [
         (
             ("kinds", "stages of single devices; meshes are not searched"),
-            "no plan among stages of single devices with them is faster",
+            "no plan among stages of single devices with it is faster",
         ),
-        (("kinds", "stages of single devices; stages that may be meshes: none below 2 s"), "no plan with them is faster"),
-        (("bound", OF_THESE), "no faster plan with them was found"),
+        (("kinds", "stages of single devices; stages that may be meshes: none below 2 s"), "no plan with it is faster"),
+        (("bound", OF_THESE), "no faster plan with it was found"),
     ],
 )
 def test_devices_are_said_to_help_no_plan_of_those_that_were_searched(certificate: tuple[str, str], reason: str) -> None:
