@@ -455,10 +455,11 @@ class LayoutsContradictStrategies(Fault, code="E0357"):
 
 
 class UnknownEntry(Fault, code="E0360"):
-    """A stage of plan.json has an entry that no stage has, such as a misspelt one."""
+    """A stage of plan.json has an entry that no stage has, or the plan one that is much like one that it may have."""
 
-    message = "a stage has no entry '{name}'"
+    message = "{whose} has no entry '{name}'"
     hint = "{advice}"
+    whose: str
     name: str
     closest: str
 

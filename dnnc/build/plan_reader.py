@@ -61,6 +61,11 @@ STAGE = frozenset(
     {"index", "device", "device_type", "serves", "seconds", "memory", "ops", "mesh", "weights", "outputs", "sync"}
 )
 """What a stage says (``dnnc.build.plan_json``); another entry is a misspelt one, whose edit would be lost."""
+PLAN = frozenset({"schema", "objective", "comm", "sharding", "stages", "decoding", "certificate", "microbatches", "flush"})
+PLAN |= {"recompute", "schedule", "bound", "value"}
+"""What of a plan is read."""
+ALIKE = 0.75
+"""From which similarity on (``difflib``) another entry is a misspelt one of these."""
 READ = (SCHEMA, "dnnc.plan/1")
 """Schemas that can be read."""
 
@@ -126,6 +131,9 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     InvalidInput with the path of the wrong entry."""
     reader = _Reader(where)
     root = reader.schema(data)
+    for key in root.keys() - PLAN:  # others are computed again, or of another version
+        if close := difflib.get_close_matches(key[:80], sorted(PLAN), 1, ALIKE):
+            reader.fail(UnknownEntry("a plan", _shown(key), close[0]), "")
     splits = "sharding" in root
     options = _PassOptions()
     seen = set()
@@ -135,7 +143,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         for key in item:
             if key not in STAGE:
                 close = difflib.get_close_matches(key[:80], sorted(STAGE), 1)
-                reader.fail(UnknownEntry(_shown(key), close[0] if close else ""), at)
+                reader.fail(UnknownEntry("a stage", _shown(key), close[0] if close else ""), at)
         index = reader.integer(item, "index", at, position)
         if index in seen:
             reader.fail(StageIndexTwice(index), at)

@@ -56,13 +56,17 @@ class NoStrategy(Fault, code="E3406"):
     """The operator has no strategy of this name along an axis of this size."""
 
     message = "op '{op}' ({kind}) has no strategy '{strategy}' along {axis}, an axis of {size}"
-    hint = "it has {strategies}"
+    hint = "it has {named}"
     op: str
     kind: str
     strategy: str
     axis: str
     size: int
     strategies: tuple[str, ...]
+
+    @property
+    def named(self) -> str:
+        return ", ".join(f"'{name}'" for name in self.strategies)
 
 
 class StrategiesTogether(Fault, code="E3407"):

@@ -111,6 +111,8 @@ def test_removing_a_stage_and_a_device() -> None:
         ),
         (lambda d: d["stages"][1].update(devices=["d0"]), "plan.json: stages[1]", "a stage has no entry 'devices'"),
         (lambda d: d["stages"][1].update(zzz=1), "plan.json: stages[1]", "a stage has no entry 'zzz'"),
+        (lambda d: d.update(objektive="latency"), "plan.json", "a plan has no entry 'objektive'"),
+        (lambda d: d.update(microbatch=2), "plan.json", "a plan has no entry 'microbatch'"),
         (lambda d: d["stages"].__setitem__(0, "x"), "plan.json: stages[0]", "expected an object, found str"),
         (lambda d: d.update(comm=1), "plan.json", "expected 'comm' as text, found 1"),
     ],

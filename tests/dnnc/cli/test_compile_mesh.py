@@ -340,7 +340,7 @@ def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.C
     assert (
         f"{plan}: stage 0: error[E3406]: op '{product}' (onnx.MatMul) has no strategy 'columns' along x, an axis of 2" in said
     )
-    assert "it has replicate, b0, " in said
+    assert "it has 'replicate', 'b0', " in said
     plan.write_text(text.replace(row, f"{row}, {row}"))
     assert main(["compile", *common, "-o", str(tmp_path / "c"), "--plan", str(plan)]) == 3
     assert f"'{product}' stands twice" in capsys.readouterr().err
