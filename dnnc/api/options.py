@@ -124,7 +124,7 @@ _RANGES: Mapping[str, tuple[Any, float, float]] = {
     **dict.fromkeys(("in_flight", "every", "eval_every", "patience", "retries"), (int, 0, MOST)),
     **{"tolerance": (float | None, 0, sys.float_info.max), "wait": (float, 0, MOST_SECONDS)},
 }
-"""Type, least and largest number of each keyword of a function other than ``dnnc.plan``, as the command says."""
+"""Type, least and largest number of each keyword of a function other than ``dnnc.plan``."""
 _SIZE = "int or range, or the name of another dimension"
 _DIGITS = re.compile(r"\s*[+-]?\d[\d.]*\s*")
 """No name of a dimension."""
@@ -181,10 +181,11 @@ def one_of(where: str, name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def time_span(where: str, name: str, value: Any) -> float:
-    """``value``, seconds, as a float. Raises UsageError for what is no number, and for one that is not above 0."""
+    """``value``, seconds, as a float. Raises UsageError for what is no number, and for one that is not above 0, or endless."""
     _require(name, value, float, where)
-    if not value > 0:
-        raise UsageError(NumberOutOfRange(name, str(value)[:80], "a number of seconds above 0"), where=where)
+    if not 0 < value <= MOST_SECONDS:
+        expected = f"a number of seconds above 0, at most {MOST_SECONDS:g}"
+        raise UsageError(NumberOutOfRange(name, str(value)[:80], expected), where=where)
     return float(value)
 
 

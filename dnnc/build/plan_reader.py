@@ -131,8 +131,8 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     InvalidInput with the path of the wrong entry."""
     reader = _Reader(where)
     root = reader.schema(data)
-    for key in root.keys() - PLAN:  # others are computed again, or of another version
-        if close := difflib.get_close_matches(key[:80], sorted(PLAN), 1, ALIKE):
+    for key in root:  # others are computed again, or of another version
+        if key not in PLAN and (close := difflib.get_close_matches(key[:80], sorted(PLAN), 1, ALIKE)):
             reader.fail(UnknownEntry("a plan", _shown(key), close[0]), "")
     splits = "sharding" in root
     options = _PassOptions()

@@ -302,15 +302,16 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
+    replay = f"--plan {folder}/plan.json"
     if is_profiled(options.model, result.module):
         put(f"wrote the plan to {folder}, and no programs: a profile has seconds in place of operators")
         put(f"next: dnnc simulate {folder}")
         return
     if options.plan_only and result.plan.minimises.trains:
         loss = f"--loss {shlex.quote(options.training.loss)}" if options.training.loss else "--plan-only"
-        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan {folder}/plan.json {loss}")
+        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with {replay} {loss}")
     elif options.plan_only:
-        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
+        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with {replay}, or compile without --plan-only")
     elif result.plan.minimises.trains:
         put(f"wrote {folder}; next: dnnc train {folder} --steps 3 --check, dnnc train {folder} --steps 100 --data FILE.npz")
     elif options.weights == "none":

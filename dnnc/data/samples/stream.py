@@ -129,9 +129,13 @@ class Stream:
     def _refuse(self, arrays: Arrays) -> Any:
         """Raises InvalidInput for the first array that differs whatever its number of rows, else for the first of neither a
         microbatch nor a step, else for the first that is no microbatch."""
-        for counts in ((), (1, self.batches.microbatches), (1,)):
+        step = self.batches.microbatches
+        whole = any(port.shape and [*arrays[port.name].shape[:1]] == [rows_of(port) * step] for port in self.inputs.ports)
+        for counts in ((), (1, step), (1,)):
             for port in self.inputs.ports:
                 array, shape = arrays[port.name], [*(port.shape or ())]
+                if shape and whole and len(counts) > 1:
+                    shape[0] = rows_of(port) * step
                 if shape and array.ndim == len(shape) and (not counts or len(array) in [rows_of(port) * n for n in counts]):
                     shape[0] = len(array)
                 if [*array.shape] != shape or str(array.dtype) != port.dtype:

@@ -101,7 +101,7 @@ def train_with_retries(
             heard = done.step
             told(done)
 
-    with _held(options.checkpoint if not options.node else None):
+    with _held({} if options.node else {"--checkpoint": options.checkpoint, "--out": options.out}):
         while True:
             try:
                 launch(build, options, once, warned)
@@ -126,23 +126,30 @@ def train_with_retries(
 
 
 @contextmanager
-def _held(folder: Path | None) -> Iterator[None]:
-    """Holds the folder for checkpoints locked. The system releases the lock when this process ends, however it does. Raises
-    UsageError where another training holds it. Where the file system locks no folders, nothing is held."""
-    if folder is None:
-        yield
-        return
+def _held(folders: dict[str, Path | None]) -> Iterator[None]:
+    """Holds the folders that a training writes into locked, each by its option. The system releases the locks when this process
+    ends, however it does. Raises UsageError where another training holds one. Where the file system locks no folders, nothing
+    is held. A folder that was made for this and is still empty goes."""
+    named = {folder.resolve(): flag for flag, folder in reversed(folders.items()) if folder is not None}
     with ExitStack() as stack:
-        with suppress(OSError):  # also where there can be no folder, which the ranks tell
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, lock)
-            stack.enter_context(kept_from_forks(lock))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(FolderInUse(), where=f"--checkpoint {folder}") from None
+        for folder, flag in named.items():
+            with suppress(OSError):  # also where there can be no folder, which the ranks tell
+                if not folder.exists():
+                    folder.mkdir(parents=True)
+                    stack.callback(_gone_if_empty, folder)
+                lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, lock)
+                stack.enter_context(kept_from_forks(lock))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UsageError(FolderInUse(), where=f"{flag} {folders[flag]}") from None
         yield
+
+
+def _gone_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _checkpoints(folder: Path | None) -> dict[int, tuple[Path, Stamp]]:

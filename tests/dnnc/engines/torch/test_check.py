@@ -108,3 +108,11 @@ def test_a_weight_that_is_no_number_is_told_as_that(tmp_path: Path, capsys: pyte
     build = compiled(tmp_path / "build", *asked, model=f"{NARROW},dtype=f16")
     assert main(["train", str(build), "--steps", "2", "--check"]) == ExitCode.CHECK_FAILED
     assert "of the unsplit model is no finite number after step 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_steps_whose_norm_overflows_are_skipped_on_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = compiled(
+        tmp_path / "build", "--microbatches", "2", "--loss-scale", "init=1e24", model="zoo:mlp,layers=2,hidden=64,batch=4"
+    )
+    assert main(["train", str(build), "--steps", "2", "--check"]) == 0, capsys.readouterr().err

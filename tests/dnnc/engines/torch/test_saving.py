@@ -176,10 +176,19 @@ def test_a_folder_into_which_another_training_writes_is_refused(
         assert other.stdout is not None
         other.stdout.readline()
         assert main([*command, "-q"]) == 2
+        assert main([*command[:2], "--out", f"{tmp_path}/.", "-q"]) == 2
         other.kill()
         other.communicate()
-    assert f"--checkpoint {tmp_path}: error[E4836]" in capsys.readouterr().err
-    assert main([*command, "-q"]) == 0
+    told = capsys.readouterr().err
+    assert f"--checkpoint {tmp_path}: error[E4836]" in told
+    assert f"--out {tmp_path}: error[E4836]" in told
+    assert main([*command, "--out", f"{tmp_path}/.", "-q"]) == 0
+
+
+def test_a_training_that_does_not_start_leaves_no_folder(builds: dict[str, Path], tmp_path: Path) -> None:
+    command = ["train", str(builds["one"]), "--checkpoint", str(tmp_path / "new"), "--data", str(tmp_path / "no.npz"), "-q"]
+    assert main(command) == 3
+    assert not (tmp_path / "new").exists()
 
 
 def children_of(pid: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,13 @@ def test_shares_need_no_more_elements_than_leave_no_part_empty(shares: tuple[int
     module, found = prepared(spec)
     with pytest.raises(UnfitError, match="the batch of 1 cannot be split over 2 devices"):
         named_plan(module, build(module, module.entry, two, found), "data")
+
+
+@pytest.mark.parametrize(("batch", "fits"), [(3, False), (4, True)])
+def test_axes_cut_what_those_before_them_left(batch: int, fits: bool) -> None:
+    """Of 3 samples shares of 3:2 leave the second row one, which 2:1 do not divide."""
+    axes = (Axis("x", 2, Speed(1e10, 0.0), shares=(3, 2)), Axis("y", 2, Speed(1e10, 0.0), shares=(2, 1)))
+    module, found = prepared(f"zoo:bert-base,layers=1,hidden=64,heads=4,vocab=128,seq=16,batch={batch}")
+    given = build(module, module.entry, DeviceMesh(axes, (), (CHIP,)), found)
+    with nullcontext() if fits else pytest.raises(UnfitError, match=f"the batch of {batch} cannot be split over 2x2 devices"):
+        named_plan(module, given, "data")
