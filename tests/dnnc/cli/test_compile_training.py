@@ -368,8 +368,8 @@ def test_a_replay_keeps_the_order_of_work(order: str, tmp_path: Path, capsys: py
     assert replay == ["--plan", f"{tmp_path}/a/plan.json", "--loss", "mse:y"]
     assert main([*model, *replay, "-o", str(tmp_path / "b"), "-q"]) == 0
     one, two = (json.loads((tmp_path / name / "plan.json").read_text()) for name in "ab")
-    assert (one["schedule"], one["value"]) == (two["schedule"], two["value"])
-    assert one["schedule"] == order
+    assert one["schedule"] == two["schedule"] == order
+    assert one["value"] == pytest.approx(two["value"], rel=2e-3)  # programs tell which stages have no gradients of weights
     (tmp_path / "c.json").write_text(json.dumps({**one, "schedule": "zb-h3"}))
     assert main([*model, "--plan", str(tmp_path / "c.json"), "--loss", "mse:y", "-o", str(tmp_path / "c")]) == 3
     assert "c.json: schedule: error[E0342]: expected one of 1f1b, gpipe, interleaved, " in capsys.readouterr().err
