@@ -178,8 +178,8 @@ class Build:
             stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains and stated is None:
                 of_inference = {"inputs": inputs is not None, "samples": samples != 1, "tolerance": tolerance is not None}
-                for name in (name for name, wanted in of_inference.items() if wanted):
-                    raise UsageError(StepsAreCompared(), where=name)
+                if given_name := next((name for name, given in of_inference.items() if given), ""):
+                    raise UsageError(StepsAreCompared(), where=given_name)
                 return self._check_training(steps, data, seed, threads, emulate)
             from dnnc.build.build import Build as Programs
             from dnnc.build.elsewhere import require_here
@@ -271,11 +271,10 @@ class Build:
         )
         from dnnc.engines.torch.watch.logs import opened_logs
 
-        steps, seed, every, threads, retries, eval_every, patience = numbers(
-            "train",
-            **{"steps": steps, "seed": seed, "every": every, "threads": threads, "retries": retries},
-            **{"eval_every": eval_every, "patience": patience},
+        steps, seed, every, threads, retries = numbers(
+            "train", steps=steps, seed=seed, every=every, threads=threads, retries=retries
         )
+        eval_every, patience = numbers("train", eval_every=eval_every, patience=patience)
         timeout = time_span("train", "timeout", timeout)
         one_of("train", "last_batch", last_batch, ("", "drop", "use"))
         training, warnings, stopped = Training(), list[Diagnostic](), False

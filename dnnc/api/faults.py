@@ -74,13 +74,6 @@ class ForTraining(Fault, code="E1409"):
     hint = "build.train(data, steps=N) trains it"
 
 
-class StepsAreCompared(Fault, code="E1419"):
-    """What a check of inference is given: the steps of a training are compared, on ``data``."""
-
-    message = "of a build for training the steps are compared"
-    hint = "leave it out; steps, data and seed say on what"
-
-
 class DataNotReadable(Fault, code="E1410"):
     """Training data are a path, ``module:function``, a mapping of arrays, or an iterable of microbatches."""
 
@@ -155,3 +148,10 @@ class NotFeeds(Fault, code="E1418"):
 
     message = "found a value of type {kind}; expected a mapping of arrays by input name"
     kind: str
+
+
+class StepsAreCompared(Fault, code="E1419"):
+    """A check of a build for training was given what a check of inference takes. It compares steps, on ``data``."""
+
+    message = "of a build for training the steps are compared"
+    hint = "leave it out; steps, data and seed say on what"

@@ -61,8 +61,10 @@ STAGE = frozenset(
     {"index", "device", "device_type", "serves", "seconds", "memory", "ops", "mesh", "weights", "outputs", "sync"}
 )
 """What a stage says (``dnnc.build.plan_json``); another entry is a misspelt one, whose edit would be lost."""
-PLAN = frozenset({"schema", "objective", "comm", "sharding", "stages", "decoding", "certificate", "microbatches", "flush"})
-PLAN |= {"recompute", "schedule", "bound", "value"}
+PLAN = frozenset(
+    {"schema", "objective", "comm", "sharding", "stages", "decoding", "certificate", "bound", "value"}
+    | {"microbatches", "flush", "recompute", "schedule"}
+)
 """What of a plan is read."""
 ALIKE = 0.75
 """From which similarity on (``difflib``) another entry is a misspelt one of these."""

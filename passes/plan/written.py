@@ -46,7 +46,7 @@ from passes.meshes.staged import Staged
 from passes.meshes.synced import part_of, synchronised
 from passes.plan.copies import own_copies
 from passes.plan.proof import proven_for
-from passes.stages.load import hands_over, load
+from passes.stages.load import handover, load
 from passes.timeline.families import step
 from passes.timeline.workload import Workload, largest_load, learned_channels, workload
 
@@ -219,11 +219,12 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
-    woken = hands_over(len(stages), len(stages[0].devices), training=plan.minimises.trains)
+    first = len(stages[0].devices)
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):
         used = sorted({types[device] for device in stage.mesh.devices})
+        handed = handover(map(topology.type, used), len(stages), first, training=plan.minimises.trains)
         bytes_ = footprint(module.entry, weights, stage)
         training = _of_training(module, stage, plan.microbatches) if plan.minimises.trains else {}
         rows.append(
@@ -232,7 +233,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 device_type=used[0] if len(used) == 1 else "",
                 devices=stage.devices,
                 ops=len(stage.ops),
-                compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
+                compute=stage.bill.compute + handed,
                 collectives=max(0.0, stage.bill.communication - stage.bill.hidden),
                 weights=bytes_.weights - (_idle_bytes(module, stage) if stage.others else 0),
                 workspace=bytes_.workspace,
@@ -243,8 +244,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         )
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
-        handover = rows[0].compute - stages[0].bill.compute
-        seconds = stages[0].bill.overlapped * plan.microbatches + handover
+        seconds = stages[0].bill.overlapped * plan.microbatches + (rows[0].compute - stages[0].bill.compute)
         return replace(plan, value=_in_turn(plan, module, seconds / stages[0].replicas))
     module = insert_symbols(module, (plan,))
     stream, cuts = workload(module), cuts_of(module.entry)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ir.core.module import Plan, PlanStage
+from ir.core.topology import DeviceType
 from ir.ops.rows import by_turn
 
 COMM = ("sum", "overlap", "duplex")
@@ -31,6 +32,11 @@ def hands_over(stages: int, devices: int, *, training: bool) -> bool:
     """Whether each microbatch is handed to the devices of a plan of so many stages, the first on so many devices, and wakes
     them (``DeviceType.handover``). In training the devices of a single stage read their samples themselves."""
     return stages > 1 or (devices > 1 and not training)
+
+
+def handover(types: Iterable[DeviceType], stages: int, devices: int, *, training: bool) -> float:
+    """Seconds per microbatch that the slowest of devices of these types spends on hand-over; the rest as of ``hands_over``."""
+    return max(type_.handover for type_ in types) if hands_over(stages, devices, training=training) else 0.0
 
 
 def served_load(steps: Sequence[float], serves: Sequence[int]) -> float:

@@ -152,8 +152,8 @@ class TrainingPass(Pass):
         module = with_draws(module, context, masks=self.dropout == "on")
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
         names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
-        types = {resource.name: resource.type for resource in module.of_type(Resource)}
-        ops = tuple(self._layer(op, opset, names, types) for op in func.ops)
+        resources = module.resources
+        ops = tuple(self._layer(op, opset, names, resources) for op in func.ops)
         fields = dict(func.attributes)
         if self.recompute != RECOMPUTES[0]:
             fields |= attributes(**{RECOMPUTE: self.recompute})
@@ -161,8 +161,8 @@ class TrainingPass(Pass):
         module = module.replace(func, replace(func, ops=ops, attributes=tuple(sorted(fields.items()))))
         return self._marked(module, context)
 
-    def _layer(self, op: Op, opset: int, names: set[str], types: Mapping[str, Type]) -> Op:
-        """An op as it runs in training; ``types`` of resources."""
+    def _layer(self, op: Op, opset: int, names: set[str], resources: Mapping[str, Resource]) -> Op:
+        """An op as it runs in training."""
         if op.name in TRAINING_OPERAND and len(op.operands) > TRAINING_OPERAND[op.name]:
             return replace(op, operands=op.operands[: TRAINING_OPERAND[op.name]])
         kept = self.batchnorm == "frozen" or (self.batchnorm == "model" and is_frozen(op.facets))
@@ -178,7 +178,7 @@ class TrainingPass(Pass):
         made = list(op.results[:1])
         for number, average in enumerate(op.operands[3:5], 1):
             known = op.results[number] if number < len(op.results) else Value("")
-            made.append(known if known.name else Value(unique(f"%{average[1:]}.new", names), types[average]))
+            made.append(known if known.name else Value(unique(f"%{average[1:]}.new", names), resources[average].type))
         return replace(op, results=tuple(made), attributes=tuple(sorted(fields.items())))
 
     # -- what is trained -----------------------------------------------------------------------------------------------

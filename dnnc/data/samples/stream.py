@@ -130,14 +130,13 @@ class Stream:
         """Raises InvalidInput for the first array that differs whatever its number of rows, else for the first of neither a
         microbatch nor a step, else for the first that is no microbatch."""
         step = self.batches.microbatches
-        whole = any(port.shape and [*arrays[port.name].shape[:1]] == [rows_of(port) * step] for port in self.inputs.ports)
-        for counts in ((), (1, step), (1,)):
+        of_step = any(port.shape and [*arrays[port.name].shape[:1]] == [rows_of(port) * step] for port in self.inputs.ports)
+        for counts, expected in (((), 1), ((1, step), step if of_step else 1), ((1,), 1)):
             for port in self.inputs.ports:
                 array, shape = arrays[port.name], [*(port.shape or ())]
-                if shape and whole and len(counts) > 1:
-                    shape[0] = rows_of(port) * step
-                if shape and array.ndim == len(shape) and (not counts or len(array) in [rows_of(port) * n for n in counts]):
-                    shape[0] = len(array)
+                if shape:
+                    fits = array.ndim == len(shape) and (not counts or len(array) in [rows_of(port) * n for n in counts])
+                    shape[0] = len(array) if fits else rows_of(port) * expected
                 if [*array.shape] != shape or str(array.dtype) != port.dtype:
                     fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", f"{port.dtype}{shape}")
                     raise InvalidInput(fault, where=self.source)

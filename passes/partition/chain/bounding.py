@@ -48,7 +48,7 @@ from passes.partition.layouts.problem.problem import Floats
 from passes.partition.layouts.solver.search import NoPlanError, solve
 from passes.solvers.anytime import Progress
 from passes.solvers.work import now
-from passes.stages.load import hands_over
+from passes.stages.load import handover
 
 LONGEST = 10.0
 """Seconds of one search."""
@@ -214,8 +214,7 @@ class Bounding:
 
     def handover(self, block: Block, whole: bool) -> float:
         """Seconds of a microbatch that a device of a stage spends on hand-over. ``whole``: the stage is the whole function."""
-        woken = hands_over(1 if whole else 2, block.size, training=self.training)
-        return max(type_.handover for type_ in block.mesh.types) if woken else 0.0
+        return handover(block.mesh.types, 1 if whole else 2, block.size, training=self.training)
 
     def chained(self, form: Form, chain: Chain, links: BestLinks, before: bool, behind: bool, held: int) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known;

@@ -249,6 +249,5 @@ def plan_bound(module: Module, topology: Topology, net: Network, comm: str) -> t
     from passes.stages.bounds import evenly_spread
     from passes.stages.from_ir import problem_of
 
-    return evenly_spread(
-        problem_of(module, topology, net, comm=comm)
-    ), "load balance: all compute spread evenly over all devices"
+    bound = evenly_spread(problem_of(module, topology, net, comm=comm))
+    return bound, "load balance: all compute spread evenly over all devices"

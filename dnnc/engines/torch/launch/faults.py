@@ -300,6 +300,13 @@ class NotAFolder(Fault, code="E4835"):
     hint = "name a folder, which may be new"
 
 
+class FolderInUse(Fault, code="E4836"):
+    """Two trainings at once would mix their checkpoints and losses in one folder."""
+
+    message = "another training writes into this folder"
+    hint = "wait until it has ended, or name another folder"
+
+
 class OtherSeed(Fault, code="E4837"):
     """A checkpoint goes on with the data of its own seed. --seed names another."""
 
@@ -307,10 +314,3 @@ class OtherSeed(Fault, code="E4837"):
     hint = "leave --seed out"
     checkpoint: str
     seed: int
-
-
-class FolderInUse(Fault, code="E4836"):
-    """Two trainings at once would mix their checkpoints and losses in one folder."""
-
-    message = "another training writes into this folder"
-    hint = "wait until it has ended, or name another folder"

@@ -43,9 +43,9 @@ def batch_norm_train(
         batch_variance = torch.zeros_like(batch_variance)
     elif not unbiased:
         batch_variance = batch_variance * ((count - 1) / count)
-    moved = (old * momentum + new * (1.0 - momentum) for old, new in ((mean, batch_mean), (variance, batch_variance)))
-    mean, variance = (new.to(old.dtype) for old, new in zip((mean, variance), moved, strict=True))
-    return y, mean, variance
+    mean_after = (mean * momentum + batch_mean * (1.0 - momentum)).to(mean.dtype)
+    variance_after = (variance * momentum + batch_variance * (1.0 - momentum)).to(variance.dtype)
+    return y, mean_after, variance_after
 
 
 def batch_norm_type(x: Tensor, *parameters: Tensor) -> torch.dtype:

@@ -162,7 +162,7 @@ def _batch_norm(call: Call) -> str:
             )
             return f"({x} - {mean}) * {slope} + {bias}"
         data, others = call.dtype(0), {call.dtype(i) for i in range(1, 5)}
-        if others != {data} and (others != {"torch.float32"} or data == "torch.float64"):
+        if others != {data} and (others != {"torch.float32"} or data == "torch.float64"):  # torch takes no others together
             taken = f"batch_norm_type({x}, {scale}, {bias}, {mean}, {variance})"
             mean, variance, scale, bias = (f"{one}.to({taken})" for one in (mean, variance, scale, bias))
         return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, False, 0.0, {epsilon})"

@@ -38,7 +38,7 @@ from passes.partition.layouts.solver.search import BOUNDING, NoPlanError, ShardP
 from passes.partition.options import MeshOptions
 from passes.solvers.anytime import Anytime, Limits
 from passes.solvers.work import now
-from passes.stages.load import hands_over
+from passes.stages.load import handover
 
 NAME = "partition"
 """The pass that counts this work."""
@@ -145,8 +145,8 @@ class MeshSearch(Anytime[tuple[Fitter, ShardPlan]]):
 
     def handed(self, devices: Sequence[Device]) -> float:
         """Seconds of a run that the slowest of these devices spends on hand-over, which no problem counts."""
-        woken = hands_over(1, len(devices), training=self.asked.training)
-        return max(self.topology.type(device.type).handover for device in devices) if woken else 0.0
+        types = [self.topology.type(device.type) for device in devices]
+        return handover(types, 1, len(devices), training=self.asked.training)
 
     @property
     def beaten(self) -> float:

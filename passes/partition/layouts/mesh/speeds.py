@@ -254,14 +254,14 @@ class Speeds:
         largest = np.stack([parts[:, of_type == number].max(axis=1) / whole for number in range(len(used))], axis=1)
         total = np.zeros(len(every))
         smallest = parts.min(axis=1) / whole
-        anywhere = not self.training or len(self.devices) <= FEW_UNLIKE
-        odd = np.array([anywhere or self.splits(along) for along in every])
+        few = not self.training or len(self.devices) <= FEW_UNLIKE
+        may_round = np.array([few or self.splits(along) for along in every])
         for sizes, row in self.work.items():
             seconds = np.array(row)[used]
             least = np.full(len(every), seconds.max())
             for size in sizes:
                 cut = (np.ceil(size * largest * (1 - TIGHT)) / size * seconds).max(axis=1)
-                cuttable = (size * smallest >= HALF) & (odd | (size % whole == 0))
+                cuttable = (size * smallest >= HALF) & (may_round | (size % whole == 0))
                 least = np.where(cuttable, np.minimum(least, cut), least)
             total += least
         return [float(one) for one in total]
